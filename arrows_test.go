@@ -52,7 +52,7 @@ var arrows = map[string][]string{
 	"controller/attachdetach":     {"volume", "operationexecutor", "internal/cluster", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"internal/simulation/world":   {"volume", "operationexecutor", "internal/simulation"},
-	"bridge/inspect":              {"volume", "operationexecutor", "volumemanager"},
+	"bridge/inspect":              {"volume", "operationexecutor", "volumemanager", "controller/attachdetach", "controller/persistentvolume"},
 	"examples/...":                {"..."},
 
 	pv + "work":      {"store", "internal/backoff", "internal/outcome", "internal/workqueue"},

@@ -19,6 +19,9 @@ type Backend struct {
 	volumes map[string]*backendVolume
 	// tokens are the newest fencing tokens by handle, also of volumes that were deleted.
 	tokens map[string]volume.FencingToken
+	// snapshots are the snapshots by handle, groups the handles of those that were made together, by that of their group.
+	snapshots map[string]*backendSnapshot
+	groups    map[string][]string
 }
 
 type backendVolume struct {
@@ -33,7 +36,10 @@ type backendVolume struct {
 
 // NewBackend returns a backend without volumes.
 func NewBackend() *Backend {
-	return &Backend{volumes: map[string]*backendVolume{}, tokens: map[string]volume.FencingToken{}}
+	return &Backend{
+		volumes: map[string]*backendVolume{}, tokens: map[string]volume.FencingToken{},
+		snapshots: map[string]*backendSnapshot{}, groups: map[string][]string{},
+	}
 }
 
 // admit refuses a call for a volume whose fencing token is older than one that came before. A call without a token is admitted.

@@ -30,14 +30,23 @@ const (
 	MethodProvision          Method = "Provision"
 	MethodDelete             Method = "Delete"
 	MethodRecycle            Method = "Recycle"
-	MethodExpandVolume       Method = "ExpandVolumeDevice"
-	MethodNodeExpand         Method = "NodeExpand"
-	MethodModifyVolume       Method = "ModifyVolume"
-	MethodGetVolumeLimits    Method = "GetVolumeLimits"
-	MethodSetUpDevice        Method = "SetUpDevice"
-	MethodMapPodDevice       Method = "MapPodDevice"
-	MethodUnmapPodDevice     Method = "UnmapPodDevice"
-	MethodTearDownDevice     Method = "TearDownDevice"
+
+	MethodCreateSnapshot      Method = "CreateSnapshot"
+	MethodGetSnapshot         Method = "GetSnapshot"
+	MethodDeleteSnapshot      Method = "DeleteSnapshot"
+	MethodListSnapshots       Method = "ListSnapshots"
+	MethodCreateGroupSnapshot Method = "CreateGroupSnapshot"
+	MethodGetGroupSnapshot    Method = "GetGroupSnapshot"
+	MethodDeleteGroupSnapshot Method = "DeleteGroupSnapshot"
+
+	MethodExpandVolume    Method = "ExpandVolumeDevice"
+	MethodNodeExpand      Method = "NodeExpand"
+	MethodModifyVolume    Method = "ModifyVolume"
+	MethodGetVolumeLimits Method = "GetVolumeLimits"
+	MethodSetUpDevice     Method = "SetUpDevice"
+	MethodMapPodDevice    Method = "MapPodDevice"
+	MethodUnmapPodDevice  Method = "UnmapPodDevice"
+	MethodTearDownDevice  Method = "TearDownDevice"
 )
 
 // Effect says whether a call that is hit by a [Fault] does its work.

@@ -47,6 +47,8 @@ type PluginOptions struct {
 	Remount bool
 	// Reuse makes the plugin say that a volume that a restart finds mounted needs no SetUp. Remount overrides it.
 	Reuse bool
+	// UnreadySnapshots makes snapshots that are not ready to use until [Backend.MakeSnapshotReady] is called.
+	UnreadySnapshots bool
 	// AlsoSupports widens CanSupport beyond the specs that name the plugin as their driver, so that two plugins can be
 	// made to claim one spec; the plugin then declares no kinds. Nil supports no other spec.
 	AlsoSupports func(spec *volume.Spec) bool
@@ -64,29 +66,31 @@ type Plugin struct {
 }
 
 var (
-	_ volume.PersistentVolumePlugin       = (*Plugin)(nil)
-	_ volume.RecyclableVolumePlugin       = (*Plugin)(nil)
-	_ volume.DeletableVolumePlugin        = (*Plugin)(nil)
-	_ volume.ProvisionableVolumePlugin    = (*Plugin)(nil)
-	_ volume.CloneableVolumePlugin        = (*Plugin)(nil)
-	_ volume.AttachableVolumePlugin       = (*Plugin)(nil)
-	_ volume.ExpandableVolumePlugin       = (*Plugin)(nil)
-	_ volume.NodeExpandableVolumePlugin   = (*Plugin)(nil)
-	_ volume.ModifiableVolumePlugin       = (*Plugin)(nil)
-	_ volume.VolumePluginWithAttachLimits = (*Plugin)(nil)
-	_ volume.FencingVolumePlugin          = (*Plugin)(nil)
-	_ volume.AttachmentLister             = (*Plugin)(nil)
-	_ volume.BlockVolumePlugin            = (*Plugin)(nil)
-	_ volume.RemountableVolumePlugin      = (*Plugin)(nil)
-	_ volume.MountOptionVolumePlugin      = (*Plugin)(nil)
-	_ volume.MountingVolumePlugin         = (*Plugin)(nil)
-	_ volume.SELinuxVolumePlugin          = (*Plugin)(nil)
-	_ volume.ReconstructableVolumePlugin  = (*Plugin)(nil)
-	_ volume.BulkVolumeVerifier           = (*Plugin)(nil)
-	_ volume.Explainer                    = (*Plugin)(nil)
-	_ volume.SpecKindDeclarer             = (*Plugin)(nil)
-	_ volume.PublicKeyDeclarer            = (*Plugin)(nil)
-	_ volume.CapabilityLimiter            = (*Plugin)(nil)
+	_ volume.PersistentVolumePlugin         = (*Plugin)(nil)
+	_ volume.RecyclableVolumePlugin         = (*Plugin)(nil)
+	_ volume.DeletableVolumePlugin          = (*Plugin)(nil)
+	_ volume.ProvisionableVolumePlugin      = (*Plugin)(nil)
+	_ volume.CloneableVolumePlugin          = (*Plugin)(nil)
+	_ volume.SnapshotLister                 = (*Plugin)(nil)
+	_ volume.GroupSnapshottableVolumePlugin = (*Plugin)(nil)
+	_ volume.AttachableVolumePlugin         = (*Plugin)(nil)
+	_ volume.ExpandableVolumePlugin         = (*Plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin     = (*Plugin)(nil)
+	_ volume.ModifiableVolumePlugin         = (*Plugin)(nil)
+	_ volume.VolumePluginWithAttachLimits   = (*Plugin)(nil)
+	_ volume.FencingVolumePlugin            = (*Plugin)(nil)
+	_ volume.AttachmentLister               = (*Plugin)(nil)
+	_ volume.BlockVolumePlugin              = (*Plugin)(nil)
+	_ volume.RemountableVolumePlugin        = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin        = (*Plugin)(nil)
+	_ volume.MountingVolumePlugin           = (*Plugin)(nil)
+	_ volume.SELinuxVolumePlugin            = (*Plugin)(nil)
+	_ volume.ReconstructableVolumePlugin    = (*Plugin)(nil)
+	_ volume.BulkVolumeVerifier             = (*Plugin)(nil)
+	_ volume.Explainer                      = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer               = (*Plugin)(nil)
+	_ volume.PublicKeyDeclarer              = (*Plugin)(nil)
+	_ volume.CapabilityLimiter              = (*Plugin)(nil)
 )
 
 // NewPlugin returns a plugin of options. It does no I/O; that Mounter is there is checked by Init.
@@ -177,9 +181,14 @@ func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
 	return errors.New("it has no csi or flexVolume source")
 }
 
-// Capabilities implements [volume.CapabilityLimiter].
+// Capabilities implements [volume.CapabilityLimiter]. Snapshots of several volumes at one moment take a [Mounter], since the
+// files of the machine cannot be read so.
 func (p *Plugin) Capabilities() volume.Capabilities {
-	return volume.AllCapabilities &^ p.options.Without
+	can := volume.AllCapabilities &^ p.options.Without
+	if p.options.Mounter != nil && !readsAtOneMoment(p.options.Mounter) {
+		can &^= volume.CapGroupSnapshot
+	}
+	return can
 }
 
 // GetAccessModes implements [volume.PersistentVolumePlugin].

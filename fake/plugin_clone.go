@@ -24,6 +24,9 @@ func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
 // checkSource refuses a source of data that is no volume of this plugin.
 func (p *Plugin) checkSource(options volume.VolumeOptions) error {
 	claim := options.PVC.Spec
+	if options.Snapshot != nil {
+		return p.checkRestore(options)
+	}
 	if options.Source == nil {
 		if claim.DataSource != nil || claim.DataSourceRef != nil {
 			return fmt.Errorf("plugin %q: volume %q: its data source gives no volume that can be copied: %w",

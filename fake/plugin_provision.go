@@ -102,6 +102,9 @@ func (p *provisioner) Provision(
 
 // make makes the volume, as large as its source at least, unless it is there.
 func (p *provisioner) make(ctx context.Context, size *resource.Quantity) error {
+	if p.options.Snapshot != nil {
+		return p.plugin.options.Backend.restore(p.options.PVName, size.Value(), p.options.Snapshot.Handle)
+	}
 	source := p.options.Source
 	if source == nil {
 		return p.plugin.options.Backend.Create(p.options.PVName, size.Value())

@@ -7,24 +7,27 @@ type Capabilities uint32
 
 // The capabilities, each named after the interface that gives it.
 const (
-	CapPersistent   Capabilities = 1 << iota // PersistentVolumePlugin
-	CapRecycle                               // RecyclableVolumePlugin
-	CapDelete                                // DeletableVolumePlugin
-	CapProvision                             // ProvisionableVolumePlugin
-	CapAttach                                // AttachableVolumePlugin
-	CapDeviceMount                           // DeviceMountableVolumePlugin
-	CapExpand                                // ExpandableVolumePlugin
-	CapNodeExpand                            // NodeExpandableVolumePlugin
-	CapAttachLimits                          // VolumePluginWithAttachLimits
-	CapBlock                                 // BlockVolumePlugin
-	CapRemount                               // RemountableVolumePlugin
-	CapMountOptions                          // MountOptionVolumePlugin
-	CapSELinux                               // SELinuxVolumePlugin
-	CapReconstruct                           // ReconstructableVolumePlugin
-	CapBulkVerify                            // BulkVolumeVerifier
-	CapClone                                 // CloneableVolumePlugin
-	CapReuse                                 // ReusableVolumePlugin
-	CapModify                                // ModifiableVolumePlugin
+	CapPersistent    Capabilities = 1 << iota // PersistentVolumePlugin
+	CapRecycle                                // RecyclableVolumePlugin
+	CapDelete                                 // DeletableVolumePlugin
+	CapProvision                              // ProvisionableVolumePlugin
+	CapAttach                                 // AttachableVolumePlugin
+	CapDeviceMount                            // DeviceMountableVolumePlugin
+	CapExpand                                 // ExpandableVolumePlugin
+	CapNodeExpand                             // NodeExpandableVolumePlugin
+	CapAttachLimits                           // VolumePluginWithAttachLimits
+	CapBlock                                  // BlockVolumePlugin
+	CapRemount                                // RemountableVolumePlugin
+	CapMountOptions                           // MountOptionVolumePlugin
+	CapSELinux                                // SELinuxVolumePlugin
+	CapReconstruct                            // ReconstructableVolumePlugin
+	CapBulkVerify                             // BulkVolumeVerifier
+	CapClone                                  // CloneableVolumePlugin
+	CapReuse                                  // ReusableVolumePlugin
+	CapModify                                 // ModifiableVolumePlugin
+	CapSnapshot                               // SnapshottableVolumePlugin
+	CapListSnapshots                          // SnapshotLister
+	CapGroupSnapshot                          // GroupSnapshottableVolumePlugin
 
 	// AllCapabilities is the set of all of them.
 	AllCapabilities Capabilities = 1<<iota - 1
@@ -35,6 +38,7 @@ var capabilityNames = [...]string{
 	"persistent", "recycle", "delete", "provision", "attach", "device-mount", "expand", "node-expand",
 	"attach-limits", "block", "remount", "mount-options", "selinux", "reconstruct", "bulk-verify",
 	"clone", "reuse", "modify",
+	"snapshot", "list-snapshots", "group-snapshot",
 }
 
 // Has reports whether all of want are in the set.
@@ -68,7 +72,10 @@ func CapabilitiesOf(plugin VolumePlugin) Capabilities {
 		c &^= CapAttach
 	}
 	if !c.Has(CapProvision) {
-		c &^= CapClone
+		c &^= CapClone | CapSnapshot
+	}
+	if !c.Has(CapSnapshot) {
+		c &^= CapListSnapshots | CapGroupSnapshot
 	}
 	return c
 }
@@ -97,6 +104,9 @@ func typeCapabilities(plugin VolumePlugin) Capabilities {
 	add(implements[CloneableVolumePlugin](plugin), CapClone)
 	add(implements[ReusableVolumePlugin](plugin), CapReuse)
 	add(implements[ModifiableVolumePlugin](plugin), CapModify)
+	add(implements[SnapshottableVolumePlugin](plugin), CapSnapshot)
+	add(implements[SnapshotLister](plugin), CapListSnapshots)
+	add(implements[GroupSnapshottableVolumePlugin](plugin), CapGroupSnapshot)
 	return c
 }
 

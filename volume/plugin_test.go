@@ -105,6 +105,20 @@ func (p *able) ConstructVolumeSpec(string, string) (ReconstructedVolume, error) 
 func (p *able) BulkVerifyVolumes(context.Context, map[types.NodeName]map[v1.UniqueVolumeName]*Spec) (map[types.NodeName]map[v1.UniqueVolumeName]bool, error) {
 	return nil, nil
 }
+func (p *able) CanSnapshot(*Spec) (bool, error) { return true, nil }
+func (p *able) CreateSnapshot(context.Context, SnapshotOptions) (Snapshot, error) {
+	return Snapshot{}, nil
+}
+func (p *able) GetSnapshot(context.Context, string) (Snapshot, error) { return Snapshot{}, nil }
+func (p *able) DeleteSnapshot(context.Context, string) error          { return nil }
+func (p *able) ListSnapshots(context.Context) ([]Snapshot, error)     { return nil, nil }
+func (p *able) CreateGroupSnapshot(context.Context, GroupSnapshotOptions) (GroupSnapshot, error) {
+	return GroupSnapshot{}, nil
+}
+func (p *able) GetGroupSnapshot(context.Context, string, []string) (GroupSnapshot, error) {
+	return GroupSnapshot{}, nil
+}
+func (p *able) DeleteGroupSnapshot(context.Context, string, []string) error { return nil }
 
 func servesHostPath(spec *Spec) bool { return spec.Volume != nil && spec.Volume.HostPath != nil }
 

@@ -74,6 +74,11 @@ type VolumeOptions struct {
 	// when PVC has no data source, or one that is not a claim, or a claim that is gone. A plugin must refuse a data source
 	// that it cannot copy, so that no pod gets an empty volume for a copy. Only a plugin with [CapClone] gets a Source.
 	Source *v1.PersistentVolume
+	// Snapshot is the snapshot from which the volume is restored: that which the data source of PVC names. It must not be
+	// changed. It is nil when PVC has no data source, or one that is not a snapshot, or a snapshot that is gone. The volume has
+	// the content of the snapshot and at least the size that PVC requests. If that is less than the snapshot's restore size,
+	// nothing is made and the error is a [*RestoreSizeError]. Only a plugin with [CapSnapshot] gets a Snapshot.
+	Snapshot *Snapshot
 	// Parameters are those of the class. A key that the plugin does not know is an error.
 	Parameters map[string]string
 	// MutableParameters are those of the claim's VolumeAttributesClass: the attributes that the new volume has, as ModifyVolume

@@ -88,7 +88,7 @@ func (n *nodeView) statusOfPod(uid types.UID) []VolumeStatus {
 func (n *nodeView) statusOfWanted(pod *v1.Pod, v populator.Volume) VolumeStatus {
 	s := VolumeStatus{
 		PodUID: pod.UID, PodName: store.NameOf(pod), OuterName: v.Outer, Volume: v.Name, Plugin: v.Plugin,
-		Wanted: true, Phase: PhaseWaiting, Err: v.Err,
+		Wanted: true, Phase: PhaseWaiting, Err: v.Err, WantedSince: v.Wanted, ResolvedSince: v.Resolved,
 	}
 	if v.Name == "" {
 		s.Phase = PhaseUnresolved

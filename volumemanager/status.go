@@ -88,6 +88,9 @@ type VolumeStatus struct {
 	NextTry time.Time
 	// Since is when the operation that runs began; zero when none runs.
 	Since time.Time
+	// WantedSince is since when the pod wants the volume, and ResolvedSince since when it is known which volume that is; zero for
+	// one that the pod does not want, or that is not resolved.
+	WantedSince, ResolvedSince time.Time
 	// Conditions are the volume's faults and facts worth knowing, in any phase: for example, another program has unmounted
 	// it, its server is lost, or a call on it hangs (see HungCall). Empty if no fault is known.
 	Conditions []Condition

@@ -77,6 +77,31 @@ func TestPodIsReadyWithTheChangeThatItsClaimWaitsFor(t *testing.T) {
 	})
 }
 
+// TestTheStatusSaysSinceWhenAVolumeIsWantedAndResolved, whatever is changed of the pod after that.
+func TestTheStatusSaysSinceWhenAVolumeIsWantedAndResolved(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		m := w.start()
+		m.PodsComplete()
+		pod := podOf("web", "data")
+		wanted := time.Now()
+		require.NoError(t, m.AddPod(t.Context(), pod))
+		pass(time.Minute)
+		s := m.PodStatus(pod.UID)[0]
+		assert.Equal(t, wanted, s.WantedSince)
+		assert.Zero(t, s.ResolvedSince)
+
+		w.claim("data")
+		resolved := time.Now()
+		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
+		pass(time.Minute)
+		require.NoError(t, m.UpdatePod(t.Context(), pod))
+		s = m.PodStatus(pod.UID)[0]
+		assert.Equal(t, wanted, s.WantedSince)
+		assert.Equal(t, resolved, s.ResolvedSince)
+	})
+}
+
 func TestClaimsThatAreNotThePodsOwnAreNotUsed(t *testing.T) {
 	now := metav1.Now()
 	cases := map[string]struct {

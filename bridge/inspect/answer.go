@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager"
@@ -82,6 +84,32 @@ type Volume struct {
 	Hung bool `json:"hung,omitempty"`
 	// Conditions are what is wrong with it, or worth knowing; at most 32.
 	Conditions []Condition `json:"conditions,omitempty"`
+	// WantedSince is since when the pod wants it, ResolvedSince since when it is known which volume that is.
+	WantedSince   time.Time `json:"wantedSince,omitzero"`
+	ResolvedSince time.Time `json:"resolvedSince,omitzero"`
+	// Operations are the last operations on it that [History] knows, the oldest first: those for this pod and those for none.
+	Operations []Operation `json:"operations,omitempty"`
+	// Usage is what was last measured, where the query asks for it; nil when nothing was.
+	Usage *Usage `json:"usage,omitempty"`
+
+	// name and pod are the unique names of the volume and the pod, as the manager has them.
+	name v1.UniqueVolumeName
+	pod  volume.UniquePodName
+}
+
+// Usage is how full a volume was. A figure that is not known is absent.
+type Usage struct {
+	// At is when it was measured; absent when it never was.
+	At time.Time `json:"at,omitzero"`
+	// CapacityBytes, UsedBytes and AvailableBytes are as [volume.Metrics] has them, as are the figures of inodes.
+	CapacityBytes  *uint64 `json:"capacityBytes,omitempty"`
+	UsedBytes      *uint64 `json:"usedBytes,omitempty"`
+	AvailableBytes *uint64 `json:"availableBytes,omitempty"`
+	Inodes         *uint64 `json:"inodes,omitempty"`
+	InodesUsed     *uint64 `json:"inodesUsed,omitempty"`
+	InodesFree     *uint64 `json:"inodesFree,omitempty"`
+	// Error is why it could not be measured; empty when it could.
+	Error string `json:"error,omitempty"`
 }
 
 // Pod names a pod.
@@ -240,6 +268,14 @@ func volumeOf(r ranked) Volume {
 		Path: text(r.Path), StagingPath: text(r.DeviceMountPath), Device: text(r.DevicePath),
 		Error: textOf(r.Err), Attempts: r.Attempts, NextTry: r.NextTry, Since: r.Since,
 		Hung: r.urgency == hanging, Conditions: each(conditions, conditionOf),
+		WantedSince: r.WantedSince, ResolvedSince: r.ResolvedSince, name: r.VolumeStatus.Volume, pod: volume.UniquePodName(r.PodUID),
+	}
+}
+
+func usageOf(s volumemanager.VolumeStats) *Usage {
+	return &Usage{
+		At: s.Time, CapacityBytes: s.CapacityBytes, UsedBytes: s.UsedBytes, AvailableBytes: s.AvailableBytes,
+		Inodes: s.Inodes, InodesUsed: s.InodesUsed, InodesFree: s.InodesFree, Error: textOf(s.Err),
 	}
 }
 

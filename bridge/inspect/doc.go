@@ -1,10 +1,14 @@
-// Package inspect shows over HTTP why a pod waits for its volumes.
+// Package inspect shows over HTTP why a pod waits for its volumes, and what waits in a cluster.
 //
 // [NewNode] makes an [http.Handler] of a node's volume manager. It serves three views of one answer, each for GET and HEAD:
 //
-//	/              a page for browsers, without JavaScript
+//	/              a page for browsers; with JavaScript it is kept up to date
 //	/v1/node       JSON, under the names of [NodeAnswer]
 //	/v1/node.txt   a table for people, for curl
+//
+// A fourth says when the answer has changed:
+//
+//	/v1/events     server-sent events, "change" each time; without content
 //
 // Two more are for those who watch the agent, in words:
 //
@@ -15,7 +19,10 @@
 //
 // An embedder mounts it where it wants:
 //
-//	mux.Handle("/volumes/", http.StripPrefix("/volumes", inspect.NewNode(manager)))
+//	history := inspect.NewHistory(inspect.HistoryOptions{}) // volumemanager.Options.Observer, too
+//	mux.Handle("/volumes/", http.StripPrefix("/volumes", inspect.NewNode(manager, inspect.NodeOptions{History: history})))
+//
+// A [History] remembers what was done for each volume, for its time line.
 //
 // What needs attention comes first: volumes on which a call hangs, then those with an error or a condition that is not
 // normal, then those on their way, and last those that are as they should be.
@@ -28,11 +35,17 @@
 //	offset   how many of the volumes that match are left out at the beginning
 //	limit    how many volumes are listed: 500 without it, at most 100000; on the page 100, at most 500
 //	stacks   with the value 1, each hung call has the stack of its goroutine
+//	usage    with the value 1, each volume has how full it was; what is older than a minute is measured for a later request
+//
+// [NewCluster] makes a handler of the controllers of a cluster: claims that wait, attachments, leaders. It has the same views, at
+// /v1/cluster and /v1/cluster.txt, and the parameters node, plugin, phase, offset and limit.
 //
 // # Guarantees
 //
 // A request reads copies ([Node.Status]) and writes after that: no lock of a manager is held while a client reads. Nothing
-// runs, and nothing is kept, between requests. No plugin and no storage is called.
+// runs between requests, and nothing but a History keeps anything. No plugin and no storage is waited for.
+//
+// A stream of events costs a goroutine while it is open, and no memory however slowly its client reads. At most 64 are open.
 //
 // Each text of an answer is valid UTF-8 and at most 1 KiB long, a stack 16 KiB. Each list has a longest length. In the table
 // every character that does not print is escaped.

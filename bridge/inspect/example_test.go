@@ -27,7 +27,7 @@ func ExampleNewNode() {
 		return
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/volumes/", http.StripPrefix("/volumes", inspect.NewNode(manager)))
+	mux.Handle("/volumes/", http.StripPrefix("/volumes", inspect.NewNode(manager, inspect.NodeOptions{})))
 
 	answer := httptest.NewRecorder()
 	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/volumes/readyz", nil))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -28,13 +29,27 @@ var _ Node = (*volumemanager.Manager)(nil)
 
 // node is a node that stands still, and counts how often it is read.
 type node struct {
-	status volumemanager.NodeStatus
-	hung   []operationexecutor.HungCall
-	reads  int
+	status  volumemanager.NodeStatus
+	hung    []operationexecutor.HungCall
+	stats   map[types.UID][]volumemanager.VolumeStats
+	history *History
+	reads   int
+	// changes yields the changes of the node; nil when there are none.
+	changes func(context.Context) iter.Seq[volumemanager.Change]
 }
 
 func (n *node) Status() volumemanager.NodeStatus   { n.reads++; return n.status }
 func (n *node) Hung() []operationexecutor.HungCall { return n.hung }
+
+func (n *node) PodStats(uid types.UID, maxAge time.Duration) []volumemanager.VolumeStats {
+	n.reads++
+	if maxAge != time.Minute {
+		return nil
+	}
+	return n.stats[uid]
+}
+
+func (n *node) Subscribe(ctx context.Context) iter.Seq[volumemanager.Change] { return n.changes(ctx) }
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
@@ -82,8 +97,15 @@ func with(s volumemanager.VolumeStatus, change func(*volumemanager.VolumeStatus)
 func do(t testing.TB, n Node, method, target string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	NewNode(n).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, target, nil))
+	handlerOf(n).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, target, nil))
 	return w
+}
+
+func handlerOf(n Node) http.Handler {
+	if still, ok := n.(*node); ok {
+		return NewNode(n, NodeOptions{History: still.history})
+	}
+	return NewNode(n, NodeOptions{})
 }
 
 func read(t testing.TB, n Node, target string) NodeAnswer {
@@ -139,7 +161,7 @@ func TestFiltersAndPages(t *testing.T) {
 }
 
 func TestAQueryThatIsWrongIsRefusedAndNotRepeated(t *testing.T) {
-	for _, q := range []string{"limit=0", "limit=100001", "limit=<b>", "offset=-1", "offset=<b>", "stacks=<b>", "pod=%zz", "limit=99999999999999999999"} {
+	for _, q := range []string{"limit=0", "limit=100001", "limit=<b>", "offset=-1", "offset=<b>", "stacks=<b>", "usage=<b>", "pod=%zz", "limit=99999999999999999999"} {
 		n := aNode()
 		w := do(t, n, http.MethodGet, "/v1/node?"+q)
 		assert.Equal(t, http.StatusBadRequest, w.Code, q)
@@ -166,7 +188,8 @@ func TestThePageShowsWhatNeedsAttentionFirst(t *testing.T) {
 	assert.Contains(t, body, "<h1>1 of 3 volumes need attention</h1>")
 	assert.Contains(t, body, `rel="prev" href="?limit=2&amp;offset=0&amp;plugin=example.com%2Fdisk"`)
 	assert.NotContains(t, body, `rel="next"`, "it is the last page")
-	assert.NotContains(t, w.Header().Get("Content-Security-Policy"), "script-src")
+	assert.Contains(t, w.Header().Get("Content-Security-Policy"), "default-src 'none'; style-src 'unsafe-inline'; script-src 'self';")
+	assert.NotContains(t, body, "<script>", "no script of the page's own runs")
 
 	body = do(t, aNode(), http.MethodGet, "/").Body.String()
 	order := []string{
@@ -261,7 +284,7 @@ func FuzzNode(f *testing.F) {
 		for _, target := range []string{"/v1/node", "/", "/v1/node.txt"} {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
 			w := httptest.NewRecorder()
-			NewNode(n).ServeHTTP(w, r)
+			handlerOf(n).ServeHTTP(w, r)
 			require.Equal(t, http.StatusOK, w.Code)
 			require.True(t, utf8.Valid(w.Body.Bytes()))
 			require.Less(t, w.Body.Len(), 256<<10)
@@ -279,7 +302,7 @@ func FuzzNode(f *testing.F) {
 			require.NotContains(t, w.Body.String(), "\x1b")
 			r.URL.RawQuery = rawQuery
 			w = httptest.NewRecorder()
-			NewNode(n).ServeHTTP(w, r)
+			handlerOf(n).ServeHTTP(w, r)
 			require.Contains(t, []int{http.StatusOK, http.StatusBadRequest}, w.Code)
 		}
 		require.Equal(t, 19, lines, "as many as with plain names: no name begins a line")
@@ -316,6 +339,18 @@ func BenchmarkNode(b *testing.B) {
 	}
 }
 
+// podWith returns the pod of a number, with so many volumes of the fake plugin.
+func podWith(namespace string, number, volumes int) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("pod-", number), UID: types.UID(fmt.Sprint("uid-", number))}}
+	pod.Spec.Containers = []v1.Container{{Name: "main"}}
+	for j := range volumes {
+		name := fmt.Sprint("data-", j)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}}})
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, MountPath: "/" + name})
+	}
+	return pod
+}
+
 // BenchmarkManager answers for a manager that has 10,000 volumes in 1,000 pods mounted.
 func BenchmarkManager(b *testing.B) {
 	m, mounter := newManager(b)
@@ -324,13 +359,7 @@ func BenchmarkManager(b *testing.B) {
 	go func() { ended <- m.Run(ctx) }()
 	m.PodsComplete()
 	for i := range 1000 {
-		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint("uid-", i))}}
-		pod.Spec.Containers = []v1.Container{{Name: "main"}}
-		for j := range 10 {
-			name := fmt.Sprint("data-", j)
-			pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}}})
-			pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, MountPath: "/" + name})
-		}
+		pod := podWith("shop", i, 10)
 		require.NoError(b, m.AddPod(ctx, pod))
 		require.NoError(b, m.WaitForAttachAndMount(ctx, pod))
 	}

@@ -2,12 +2,18 @@ package inspect
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volumemanager"
@@ -19,42 +25,138 @@ type Node interface {
 	Status() volumemanager.NodeStatus
 	// Hung returns the calls of plugins that were abandoned and still run.
 	Hung() []operationexecutor.HungCall
+	// PodStats returns the last measurement of a pod's volumes, and has those measured that were not within maxAge.
+	PodStats(uid types.UID, maxAge time.Duration) []volumemanager.VolumeStats
+	// Subscribe returns the changes of the volumes, until ctx or the manager's Run ends.
+	Subscribe(ctx context.Context) iter.Seq[volumemanager.Change]
+}
+
+// NodeOptions say what a node's handler shows beside what its manager knows.
+type NodeOptions struct {
+	// History has the operations of the time lines. Nil: a time line says only since when a volume is wanted and resolved.
+	History *History
 }
 
 // NewNode returns a handler that shows node. It starts nothing.
-func NewNode(node Node) http.Handler {
+func NewNode(node Node, options NodeOptions) http.Handler {
+	n := nodeHandler{node: node, options: options, streams: newStreams()}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/node", serve(node, "application/json", listLimits, writeJSON))
-	mux.HandleFunc("GET /v1/node.txt", serve(node, "text/plain; charset=utf-8", listLimits, writeText))
+	mux.HandleFunc("GET /v1/node", n.serve("application/json", listLimits, writeJSON))
+	mux.HandleFunc("GET /v1/node.txt", n.serve("text/plain; charset=utf-8", listLimits, writeText))
+	mux.HandleFunc("GET /v1/events", n.events)
 	mux.HandleFunc("GET /readyz", ready(node))
 	mux.HandleFunc("GET /livez", alive(node))
-	mux.HandleFunc("GET /{$}", serve(node, "text/html; charset=utf-8", pageLimits, writePage))
+	mux.HandleFunc("GET /live.js", serveScript)
+	mux.HandleFunc("GET /{$}", n.serve("text/html; charset=utf-8", pageLimits, writePage))
 	return mux
 }
 
+// nodeHandler answers requests about one node.
+type nodeHandler struct {
+	node    Node
+	options NodeOptions
+	streams streams
+}
+
 // serve answers a request: it reads the query, then the node, and writes what write makes of the answer.
-func serve(node Node, contentType string, l limits, write func(*bytes.Buffer, NodeAnswer, query) error) http.HandlerFunc {
+func (n nodeHandler) serve(contentType string, l limits, write func(*bytes.Buffer, NodeAnswer, query) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
-		w.Header().Set("Referrer-Policy", "no-referrer")
 		q, err := readQuery(r.URL.RawQuery, l)
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+			refuse(w, err)
 			return
 		}
 		var body bytes.Buffer
-		if err := write(&body, answer(node.Status(), node.Hung(), q), q); err != nil {
+		if err := write(&body, n.answer(q), q); err != nil {
+			setHeaders(w)
 			http.Error(w, "inspect: the answer could not be written", http.StatusInternalServerError)
 			return
 		}
-		w.Header().Set("Content-Type", contentType)
-		w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
-		if r.Method != http.MethodHead {
-			_, _ = w.Write(body.Bytes()) // the client may have gone
+		send(w, r, contentType, body.Bytes())
+	}
+}
+
+// answer makes the answer to q. The volumes that it lists get their figures and operations, and no others.
+func (n nodeHandler) answer(q query) NodeAnswer {
+	a := answer(n.node.Status(), n.node.Hung(), q)
+	for i := range a.Volumes {
+		v := &a.Volumes[i]
+		v.Operations = n.options.History.of(v.name, v.pod)
+	}
+	if q.usage == withUsage {
+		n.addUsage(a.Volumes)
+	}
+	return a
+}
+
+// usageAge is how old figures may be before they are measured again.
+const usageAge = time.Minute
+
+// addUsage adds what was last measured of each volume, and has what is too old measured for a later request.
+func (n nodeHandler) addUsage(volumes []Volume) {
+	ofPod := make(map[types.UID][]volumemanager.VolumeStats)
+	for i := range volumes {
+		v := &volumes[i]
+		uid := types.UID(v.pod)
+		if uid == "" {
+			continue
+		}
+		stats, asked := ofPod[uid]
+		if !asked {
+			stats = n.node.PodStats(uid, usageAge)
+			ofPod[uid] = stats
+		}
+		at := slices.IndexFunc(stats, func(s volumemanager.VolumeStats) bool { return s.Volume == v.name && text(s.OuterName) == v.Name })
+		if at >= 0 {
+			v.Usage = usageOf(stats[at])
 		}
 	}
+}
+
+// events tells a browser when a volume that its query asks for has changed.
+func (n nodeHandler) events(w http.ResponseWriter, r *http.Request) {
+	q, err := readQuery(r.URL.RawQuery, pageLimits)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	setHeaders(w)
+	n.streams.serve(w, r, func(ctx context.Context) iter.Seq[struct{}] {
+		return func(yield func(struct{}) bool) {
+			for change := range n.node.Subscribe(ctx) {
+				// A pod or a volume that is gone has no volumes, and may have been one of the query's.
+				asked := len(change.Volumes) == 0 || slices.ContainsFunc(change.Volumes, q.matches)
+				if asked && !yield(struct{}{}) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// setHeaders says that an answer is for this moment, and that nothing in it is to be run but the script of this handler.
+func setHeaders(w http.ResponseWriter) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "+
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+}
+
+// send writes a whole answer.
+func send(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
+	setHeaders(w)
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // the client may have gone
+	}
+}
+
+// refuse answers a request that is wrong.
+func refuse(w http.ResponseWriter, err error) {
+	setHeaders(w)
+	http.Error(w, err.Error(), http.StatusBadRequest)
 }
 
 func writeJSON(b *bytes.Buffer, a NodeAnswer, _ query) error {
@@ -63,9 +165,10 @@ func writeJSON(b *bytes.Buffer, a NodeAnswer, _ query) error {
 
 // query is what a request asks for.
 type query struct {
-	pod, plugin, phase string
-	offset, limit      int
-	stacks             stacks
+	pod, node, plugin, phase string
+	offset, limit            int
+	stacks                   stacks
+	usage                    usage
 }
 
 // stacks says whether the stacks of hung calls are read. All goroutines stop for a moment while one is.
@@ -74,6 +177,14 @@ type stacks string
 const (
 	withoutStacks stacks = ""
 	withStacks    stacks = "1"
+)
+
+// usage says whether the answer has figures of usage, which are measured for it.
+type usage string
+
+const (
+	withoutUsage usage = ""
+	withUsage    usage = "1"
 )
 
 // limits say how many volumes an answer has: usually, and at most.
@@ -91,11 +202,14 @@ func readQuery(raw string, l limits) (query, error) {
 		return query{}, errors.New("inspect: the query cannot be read")
 	}
 	q := query{
-		pod: values.Get("pod"), plugin: values.Get("plugin"), phase: values.Get("phase"),
-		limit: l.usual, stacks: stacks(values.Get("stacks")),
+		pod: values.Get("pod"), node: values.Get("node"), plugin: values.Get("plugin"), phase: values.Get("phase"),
+		limit: l.usual, stacks: stacks(values.Get("stacks")), usage: usage(values.Get("usage")),
 	}
 	if q.stacks != withStacks && q.stacks != withoutStacks {
 		return query{}, errors.New("inspect: stacks is 1, or left out")
+	}
+	if q.usage != withUsage && q.usage != withoutUsage {
+		return query{}, errors.New("inspect: usage is 1, or left out")
 	}
 	if s := values.Get("offset"); s != "" {
 		if q.offset, err = strconv.Atoi(s); err != nil || q.offset < 0 {

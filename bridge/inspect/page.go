@@ -2,9 +2,11 @@ package inspect
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"fmt"
 	"html/template"
+	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -14,12 +16,24 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-//go:embed page.html
-var pageHTML string
+// The pages share their head. The script keeps a page up to date; without it the page is as complete.
+//
+//go:embed node.html cluster.html head.html live.js
+var files embed.FS
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"stamp": stamp, "podName": podName, "count": count,
-}).Parse(pageHTML))
+var templates = template.Must(template.New("pages").Funcs(template.FuncMap{
+	"stamp": stamp, "podName": podName, "count": count, "seconds": seconds, "bytes": bytesText,
+}).ParseFS(files, "*.html"))
+
+// serveScript sends the script of the pages.
+func serveScript(w http.ResponseWriter, r *http.Request) {
+	script, err := files.ReadFile("live.js")
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	send(w, r, "text/javascript; charset=utf-8", script)
+}
 
 // page is what the template shows.
 type page struct {
@@ -28,8 +42,9 @@ type page struct {
 	Pod, Plugin, Phase string
 	// Query is that of this page; Before and After are links to the pages beside it, empty where there is none.
 	Query, Before, After string
-	// WithStacks is a link to this page with the stacks of hung calls.
-	WithStacks string
+	// WithStacks is a link to this page with the stacks of hung calls, WithUsage one with how full the volumes are; that one is
+	// empty on a page that has it.
+	WithStacks, WithUsage string
 	// Stuck are the volumes that need attention, Others those that do not.
 	Stuck, Others []Volume
 	// Phases are those that a volume can be in.
@@ -48,7 +63,7 @@ var phases = []string{
 // writePage writes an answer as HTML.
 func writePage(b *bytes.Buffer, a NodeAnswer, q query) error {
 	p := page{
-		NodeAnswer: a, Pod: text(q.pod), Plugin: text(q.plugin), Phase: text(q.phase), Query: q.link(q.offset, q.stacks),
+		NodeAnswer: a, Pod: text(q.pod), Plugin: text(q.plugin), Phase: text(q.phase), Query: q.link(q.offset),
 		Phases: phases, Now: time.Now(),
 	}
 	if p.Phase != "" && !slices.Contains(phases, p.Phase) {
@@ -62,24 +77,62 @@ func writePage(b *bytes.Buffer, a NodeAnswer, q query) error {
 		}
 	}
 	if q.offset > 0 {
-		p.Before = q.link(max(0, q.offset-q.limit), q.stacks)
+		p.Before = q.link(max(0, q.offset-q.limit))
 	}
 	if next := q.offset + len(a.Volumes); len(a.Volumes) > 0 && next < a.Counts.Matching {
-		p.After = q.link(next, q.stacks)
+		p.After = q.link(next)
 	}
-	p.WithStacks = q.link(q.offset, withStacks)
-	return pageTemplate.Execute(b, p)
+	if more := q; q.usage == withoutUsage {
+		more.usage = withUsage
+		p.WithUsage = more.link(q.offset)
+	}
+	q.stacks = withStacks
+	p.WithStacks = q.link(q.offset)
+	return templates.ExecuteTemplate(b, "node.html", p)
 }
 
 // When says when something was, or will be, and how long that is from now.
-func (p page) When(t time.Time) string {
+func (p page) When(t time.Time) string { return when(t, p.Now) }
+
+func when(t, now time.Time) string {
 	if t.IsZero() {
 		return stamp(t)
 	}
-	if d := p.Now.Sub(t).Round(time.Second); d >= 0 {
+	if d := now.Sub(t).Round(time.Second); d >= 0 {
 		return fmt.Sprintf("%s (%v ago)", stamp(t), d)
 	}
-	return fmt.Sprintf("%s (in %v)", stamp(t), t.Sub(p.Now).Round(time.Second))
+	return fmt.Sprintf("%s (in %v)", stamp(t), t.Sub(now).Round(time.Second))
+}
+
+// After says how long t is after the volume was wanted, or else when it was.
+func (v Volume) After(t time.Time) string {
+	if v.WantedSince.IsZero() || t.Before(v.WantedSince) {
+		return stamp(t)
+	}
+	return "+" + seconds(t.Sub(v.WantedSince).Seconds())
+}
+
+// seconds says how long something took, to a few digits.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		if d >= unit {
+			return d.Round(unit / 100).String()
+		}
+	}
+	return d.String()
+}
+
+// bytesText says how many bytes there are, to two digits after the point.
+func bytesText(n *uint64) string {
+	if n == nil {
+		return "unknown"
+	}
+	size, units := float64(*n), []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	for size >= 1024 && len(units) > 1 {
+		size, units = size/1024, units[1:]
+	}
+	return strconv.FormatFloat(math.Round(size*100)/100, 'f', -1, 64) + " " + units[0]
 }
 
 // count says how many there are of what.
@@ -91,14 +144,21 @@ func count(n int, what string) string {
 }
 
 // link returns the query of the page at an offset.
-func (q query) link(offset int, s stacks) string {
+func (q query) link(offset int) string {
+	return linkOf(map[string]string{
+		"pod": q.pod, "plugin": q.plugin, "phase": q.phase, "stacks": string(q.stacks), "usage": string(q.usage),
+	}, offset, q.limit)
+}
+
+// linkOf returns a query with those of the parameters that are not empty.
+func linkOf(parameters map[string]string, offset, limit int) string {
 	values := url.Values{}
-	for name, value := range map[string]string{"pod": q.pod, "plugin": q.plugin, "phase": q.phase, "stacks": string(s)} {
+	for name, value := range parameters {
 		if value != "" {
 			values.Set(name, text(value))
 		}
 	}
-	values.Set("limit", strconv.Itoa(q.limit))
+	values.Set("limit", strconv.Itoa(limit))
 	values.Set("offset", strconv.Itoa(offset))
 	return "?" + values.Encode()
 }

@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// writeText writes an answer for people: one line a volume, what is wrong with it below.
-func writeText(b *bytes.Buffer, a NodeAnswer, _ query) error {
+// writeText writes an answer for people: one line a volume, what is wrong with it below, and for one pod the time lines, too.
+func writeText(b *bytes.Buffer, a NodeAnswer, q query) error {
 	fmt.Fprintf(b, "%d of %d volumes match, %d need attention; %d hung calls, %d orphans, %d damaged records, %d reports of lost data\n",
 		a.Counts.Matching, a.Counts.Volumes, a.Counts.Attention, a.Counts.HungCalls, a.Counts.Orphans, a.Counts.DamagedRecords, a.Counts.LostData)
-	writeVolumes(b, a)
-	for _, h := range a.HungCalls {
-		fmt.Fprintf(b, "\nHUNG since %s: %s of %s, %s of %s\n", stamp(h.Since), printable(h.Call), printable(h.Plugin), printable(h.Operation), printable(h.Volume))
-		for line := range strings.Lines(h.Stack) {
-			fmt.Fprintf(b, "    %s\n", printable(strings.TrimSpace(line)))
+	writeTable(b, "POD\tNAME\tPHASE\tPLUGIN\tVOLUME", a.Volumes, func(v Volume) (string, string) {
+		row := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", podName(v.Pod), orDash(v.Name), orDash(v.Phase), orDash(v.Plugin), orDash(v.Volume))
+		if q.pod == "" {
+			return row, noteOf(v)
 		}
-	}
+		return row, noteOf(v) + timeLineOf(v)
+	})
+	writeHung(b, a.HungCalls)
 	for _, o := range a.Orphans {
 		fmt.Fprintf(b, "\nORPHAN %s%s\n", printable(o.Path), cause(o.Error))
 	}
@@ -32,17 +33,28 @@ func writeText(b *bytes.Buffer, a NodeAnswer, _ query) error {
 	return nil
 }
 
-func writeVolumes(b *bytes.Buffer, a NodeAnswer) {
-	if len(a.Volumes) == 0 {
+func writeHung(b *bytes.Buffer, calls []HungCall) {
+	for _, h := range calls {
+		fmt.Fprintf(b, "\nHUNG since %s: %s of %s, %s of %s\n", stamp(h.Since), printable(h.Call), printable(h.Plugin), printable(h.Operation), printable(h.Volume))
+		for line := range strings.Lines(h.Stack) {
+			fmt.Fprintf(b, "    %s\n", printable(strings.TrimSpace(line)))
+		}
+	}
+}
+
+// writeTable writes a table, and below each line the notes on it; nothing when there are no rows.
+func writeTable[T any](b *bytes.Buffer, head string, rows []T, lineOf func(T) (row, notes string)) {
+	if len(rows) == 0 {
 		return
 	}
-	var notes []string // below the line of the volume of the same number
+	var notes []string // below the line of the row of the same number
 	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "POD\tNAME\tPHASE\tPLUGIN\tVOLUME")
-	for _, v := range a.Volumes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", podName(v.Pod), orDash(v.Name), orDash(v.Phase), orDash(v.Plugin), orDash(v.Volume))
-		notes = append(notes, noteOf(v))
+	fmt.Fprintln(w, head)
+	for _, r := range rows {
+		row, note := lineOf(r)
+		fmt.Fprintln(w, row)
+		notes = append(notes, note)
 	}
 	w.Flush()
 	b.WriteByte('\n')
@@ -70,6 +82,31 @@ func noteOf(v Volume) string {
 	}
 	for _, c := range v.Conditions {
 		fmt.Fprintf(&b, "    %s since %s: %s\n", printable(c.Reason), stamp(c.Since), printable(c.Message))
+	}
+	return b.String()
+}
+
+// timeLineOf returns the lines that say since when a volume is wanted, and what was done for it.
+func timeLineOf(v Volume) string {
+	var b strings.Builder
+	if !v.WantedSince.IsZero() {
+		fmt.Fprintf(&b, "    wanted %s\n", stamp(v.WantedSince))
+	}
+	if !v.ResolvedSince.IsZero() {
+		fmt.Fprintf(&b, "    resolved %s\n", v.After(v.ResolvedSince))
+	}
+	for _, o := range v.Operations {
+		took := "running"
+		if !o.Running {
+			took = "took " + seconds(o.Seconds)
+		}
+		fmt.Fprintf(&b, "    %s %s, %s%s\n", printable(o.Kind), v.After(o.Started), took, cause(o.Error))
+		for _, s := range o.Steps {
+			fmt.Fprintf(&b, "        %s %s%s\n", printable(s.Name), seconds(s.Seconds), cause(s.Error))
+		}
+	}
+	if v.Usage != nil && v.Usage.Error == "" && !v.Usage.At.IsZero() {
+		fmt.Fprintf(&b, "    %s of %s used at %s\n", bytesText(v.Usage.UsedBytes), bytesText(v.Usage.CapacityBytes), stamp(v.Usage.At))
 	}
 	return b.String()
 }

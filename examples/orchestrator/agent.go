@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/bridge/inspect"
 	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/mount"
@@ -31,7 +32,8 @@ type agent struct {
 	claims   *persistentvolume.Controller
 	sizes    *expand.Controller
 	manager  *volumemanager.Manager
-	complete sync.Once // the pods of the manifests were added for the first time
+	history  *inspect.History // what was done for each volume, for the pages
+	complete sync.Once        // the pods of the manifests were added for the first time
 }
 
 // newAgent puts an agent together. It mounts nothing and starts nothing.
@@ -42,7 +44,7 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{options: o, out: out}
+	a := &agent{options: o, out: out, history: inspect.NewHistory(inspect.HistoryOptions{})}
 	// What the controller decides (which claim has which volume) must survive the agent.
 	if a.database, err = openDatabase(ctx, filepath.Join(o.root, "objects")); err != nil {
 		return nil, err
@@ -56,7 +58,7 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store: a.database, RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "attachments"),
 		Mounter: mounter, DeviceUse: loop.DeviceUse{}, Loops: loop.New(loop.Options{}), Recorder: events, Logger: logger,
-		Backoff: backoff,
+		Backoff: backoff, Observer: a.history,
 	})
 	if err != nil {
 		a.database.close()
@@ -113,7 +115,7 @@ func (a *agent) runManager(ctx context.Context) error {
 func (a *agent) start(ctx context.Context) (running context.Context, ended func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var parts sync.WaitGroup
-	var errs [4]error
+	var errs [5]error
 	keep := func(i int, name string, part func(context.Context) error) {
 		parts.Go(func() {
 			if err := part(ctx); err != nil {
@@ -126,6 +128,7 @@ func (a *agent) start(ctx context.Context) (running context.Context, ended func(
 	keep(1, "sizes", a.sizes.Run)
 	keep(2, "volumes", a.runManager)
 	keep(3, "database", a.database.run)
+	keep(4, "pages", a.servePages)
 	return ctx, func() error {
 		parts.Wait()
 		return errors.Join(errs[:]...)

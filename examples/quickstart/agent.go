@@ -10,12 +10,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/bridge/inspect"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/examples/internal/manifest"
 	"github.com/volumekit/volumekit/examples/internal/sandbox"
 	"github.com/volumekit/volumekit/examples/internal/show"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/plugins/emptydir"
 	"github.com/volumekit/volumekit/plugins/hostpath"
 	"github.com/volumekit/volumekit/plugins/loopblock"
@@ -46,6 +48,7 @@ type agent struct {
 	store    store.Store
 	claims   *persistentvolume.Controller
 	manager  *volumemanager.Manager
+	history  *inspect.History
 
 	pods     []*v1.Pod // as the store has them
 	complete sync.Once // the pods were added for the first time
@@ -74,12 +77,13 @@ func newAgent(ctx context.Context, root sandbox.Root, out *show.Output) (*agent,
 		root: root, out: out, mounter: mounter, plugins: plugins,
 		store:    store.NewMemory(store.MemoryOptions{}),
 		progress: show.NewProgress(out),
+		history:  inspect.NewHistory(inspect.HistoryOptions{}),
 	}
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store:      a.store,
 		Mounter:    mounter, // what plugins say that they have mounted is compared with the kernel's table
 		DeviceUse:  loop.DeviceUse{},
-		Observer:   a.progress,
+		Observer:   operationexecutor.Observers{a.progress, a.history},
 		RuntimeDir: root.Dir(runtimeDir),
 		StateDir:   root.Dir(stateDir),
 	})

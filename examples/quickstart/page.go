@@ -28,7 +28,7 @@ func (a *agent) serve(ctx context.Context, address string) (end func(), err erro
 	url := "http://" + listener.Addr().String() + "/"
 	a.out.Say("where every volume stands: %s", url)
 	a.out.Report("serving", "url", url)
-	server := &http.Server{Handler: inspect.NewNode(a.manager), ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: inspect.NewNode(a.manager, inspect.NodeOptions{History: a.history}), ReadHeaderTimeout: headerTimeout}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) }) // It returns when it is closed.
 	return func() {

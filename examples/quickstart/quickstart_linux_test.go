@@ -276,7 +276,15 @@ func TestAPageShowsTheVolumes(t *testing.T) {
 	for _, v := range node.Volumes {
 		assert.Equal(t, string(volumemanager.PhaseMounted), v.Phase, v.Name)
 		assert.Contains(t, page, "<td>"+v.Name+"</td>")
+		assert.NotEmpty(t, v.Operations, v.Name)
+		assert.False(t, v.ResolvedSince.Before(v.WantedSince), v.Name)
 	}
+	// A stream that a browser has open does not keep the program from its end.
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"v1/events", nil)
+	require.NoError(t, err)
+	stream, err := http.DefaultTransport.RoundTrip(request)
+	require.NoError(t, err)
+	defer stream.Body.Close()
 	assert.Contains(t, page, "needs attention</h1>")
 
 	require.NoError(t, p.Process.Signal(syscall.SIGINT))

@@ -54,6 +54,7 @@ type mutant struct {
 	// cutRecycling is true where a recycling that was cut short is in the way of the next.
 	cutRecycling bool
 	cutExpansion bool // likewise
+	snapshots    snapshotHooks
 }
 
 // cutShort does not get over a call whose context ended.
@@ -504,7 +505,8 @@ func defects() map[string]func(m *mutant) {
 		return func(m *mutant) { m.Inject(method, faults...) }
 	}
 	always := fake.Fault{Times: -1}
-	return map[string]func(m *mutant){
+	all := snapshotDefects()
+	maps.Copy(all, map[string]func(m *mutant){
 		"I1": func(m *mutant) {
 			suffix := "x" + nextID()
 			m.name = func(name string) string { return name + suffix }
@@ -820,7 +822,8 @@ func defects() map[string]func(m *mutant) {
 				return made.SetUp(ctx, args)
 			})
 		},
-	}
+	})
+	return all
 }
 
 // leaked holds the goroutines that a mutant leaves, until its test has ended.

@@ -61,7 +61,7 @@ func attributesIn(backend *fake.Backend) func(testing.TB, *volume.Spec) map[stri
 func TestFakePluginOverTheKernelKeepsTheContract(t *testing.T) {
 	mounttest.RequireMounts(t)
 	config := fakeConfig(Unsteady(mount.New(mount.Options{})), 0)
-	config.Require = volume.AllCapabilities
+	config.Require = volume.AllCapabilities &^ volume.CapGroupSnapshot // The files of a machine are not read at one moment.
 	Run(t, config)
 }
 
@@ -73,7 +73,7 @@ func TestFakePluginOverTheFakeMounterKeepsTheContract(t *testing.T) {
 		"whole": {0, func(c *Config) { c.Require = volume.AllCapabilities }},
 		// The fake plugin knows of attachments alone, so that what is mounted without one could be deleted.
 		"without attach":  {volume.CapAttach | volume.CapDelete, nil},
-		"without staging": {volume.CapDeviceMount | volume.CapAttach | volume.CapClone | volume.CapDelete, func(c *Config) { c.Shared, c.Lifetime = false, LifetimeOfPod }},
+		"without staging": {volume.CapDeviceMount | volume.CapAttach | volume.CapClone | volume.CapSnapshot | volume.CapDelete, func(c *Config) { c.Shared, c.Lifetime = false, LifetimeOfPod }},
 		"of the pod's own": {0, func(c *Config) {
 			c.NewSpec, c.Shared, c.Lifetime = InlineSpec("fake.example.com"), false, LifetimeOfPod
 		}},
@@ -114,7 +114,7 @@ func TestBenchmarksRun(t *testing.T) {
 	}
 	sound := fake.Fault{Effect: fake.EffectDone}
 	assert.True(t, run(0, sound))
-	assert.True(t, run(volume.CapAttach|volume.CapDeviceMount|volume.CapClone, sound))
+	assert.True(t, run(volume.CapAttach|volume.CapDeviceMount|volume.CapClone|volume.CapSnapshot, sound))
 	assert.False(t, run(0, fake.FailN(-1, errors.New("planned"))))
 }
 

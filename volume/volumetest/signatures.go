@@ -21,7 +21,8 @@ var optional = []reflect.Type{
 	reflect.TypeFor[volume.SELinuxVolumePlugin](), reflect.TypeFor[volume.ReconstructableVolumePlugin](),
 	reflect.TypeFor[volume.BulkVolumeVerifier](), reflect.TypeFor[volume.Explainer](),
 	reflect.TypeFor[volume.SpecKindDeclarer](), reflect.TypeFor[volume.PublicKeyDeclarer](),
-	reflect.TypeFor[volume.CapabilityLimiter](),
+	reflect.TypeFor[volume.CapabilityLimiter](), reflect.TypeFor[volume.SnapshottableVolumePlugin](),
+	reflect.TypeFor[volume.SnapshotLister](), reflect.TypeFor[volume.GroupSnapshottableVolumePlugin](),
 }
 
 // wrongSignatures names the methods of a plugin that have the name of one of an interface, and another signature, so that the

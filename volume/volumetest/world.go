@@ -2,8 +2,10 @@ package volumetest
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/volumekit/volumekit/mount"
 )
@@ -24,7 +26,7 @@ type World interface {
 
 // A World may have more methods, which some cases need; both that are here have them: Hold (a mount that is in use), Symlink,
 // MkdirAll and Remove (the link to a block device), Capacity (what statfs tells of a volume that has grown), Group and CanGive
-// (to whom files belong), Give and Chmod (the root of a volume), ReadDir (what is left in a directory).
+// (to whom files belong), Give and Chmod (the root of a volume), ReadDir (what is left in a directory), Sync (what a snapshot must have).
 var (
 	_ lister  = kernelWorld{}
 	_ holder  = kernelWorld{}
@@ -32,6 +34,7 @@ var (
 	_ sizer   = kernelWorld{}
 	_ giver   = kernelWorld{}
 	_ changer = kernelWorld{}
+	_ syncer  = kernelWorld{}
 )
 
 // lister is a World that tells what is in a directory.
@@ -81,5 +84,19 @@ func (kernelWorld) Chmod(name string, mode fs.FileMode) error { return os.Chmod(
 
 // Give leaves the user as it is.
 func (kernelWorld) Give(name string, gid int64) error { return os.Chown(name, -1, int(gid)) }
+
+// Sync syncs a file and its directory.
+func (kernelWorld) Sync(name string) error {
+	for _, path := range []string{name, filepath.Dir(name)} {
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(file.Sync(), file.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (kernelWorld) Remove(name string) error { return os.Remove(name) }

@@ -2,6 +2,7 @@ package populator
 
 import (
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -28,6 +29,9 @@ type Volume struct {
 	ReadOnly bool
 	// Err is why the last attempt to resolve the volume failed; nil if it succeeded.
 	Err error
+	// Wanted is since when the pod wants a volume of this outer name, Resolved since when it is known which one that is; zero
+	// while it is not.
+	Wanted, Resolved time.Time
 }
 
 // isComplete reports whether every volume has been resolved at least once. Only then is it known which volumes the pod does
@@ -39,6 +43,23 @@ func (p *Pod) isComplete() bool {
 // isResolved reports whether the last attempt has resolved every volume.
 func (p *Pod) isResolved() bool {
 	return !slices.ContainsFunc(p.Volumes, func(v Volume) bool { return v.Err != nil })
+}
+
+// since notes since when the volumes are wanted and resolved: as the pod was before, or else from now on.
+func (p *Pod) since(old *Pod, now time.Time) {
+	for i := range p.Volumes {
+		v, had := &p.Volumes[i], old.Volume(p.Volumes[i].Outer)
+		v.Wanted, v.Resolved = had.Wanted, had.Resolved
+		if v.Wanted.IsZero() {
+			v.Wanted = now
+		}
+		switch {
+		case v.Name == "":
+			v.Resolved = time.Time{}
+		case v.Name != had.Name:
+			v.Resolved = now
+		}
+	}
 }
 
 // Volume returns the pod's volume with an outer name; the zero value if there is none.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -144,6 +145,7 @@ func (p *Populator) apply(pod *v1.Pod, old *Pod, answers []resolution) *Pod {
 		p.options.ResetBackoff(operationexecutor.Key{Volume: name})
 	}
 	p.desire(known, old, answers)
+	known.since(old, time.Now())
 	// The pod is entered last: the desired state then holds everything that a known and complete pod wants.
 	p.mu.Lock()
 	p.pods[pod.UID] = known

@@ -1,0 +1,98 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// How streams of events are bounded.
+const (
+	// maxStreams is how many browsers a handler tells of changes at a time.
+	maxStreams = 64
+	// restBetweenEvents is how long a stream waits after an event. What changes then is told by the next one.
+	restBetweenEvents = 50 * time.Millisecond
+	// aliveEvery is how often a stream without changes writes a line, to find out that its client is gone.
+	aliveEvery = 15 * time.Second
+	// writeTimeout is how long a client may take to read an event.
+	writeTimeout = 10 * time.Second
+	// reconnectMilliseconds is how long a browser waits before it asks for a stream that has ended.
+	reconnectMilliseconds = 2000
+)
+
+// streams are the streams of events that one handler has open.
+type streams struct{ slots chan struct{} }
+
+func newStreams() streams { return streams{slots: make(chan struct{}, maxStreams)} }
+
+// serve tells a browser that something has changed, once for each value of changes and at least once at the beginning. Changes
+// that come faster than the browser reads are one event: a slow browser costs no memory, and delays nothing. It ends with the
+// request or with changes.
+func (s streams) serve(w http.ResponseWriter, r *http.Request, changes func(context.Context) iter.Seq[struct{}]) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, fmt.Sprintf("inspect: %d browsers are told of changes already", maxStreams), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	ctx, cancel := context.WithCancel(r.Context())
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		defer close(changed)
+		for range changes(ctx) {
+			select {
+			case changed <- struct{}{}:
+			default: // The event that is waiting tells of this change, too.
+			}
+		}
+	})
+	if write(w, fmt.Sprintf("retry: %d\n\n", reconnectMilliseconds)) != nil {
+		return
+	}
+	for {
+		line, goesOn := nextLine(ctx, changed)
+		if write(w, line) != nil || !goesOn {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(restBetweenEvents):
+		}
+	}
+}
+
+// nextLine waits for what a stream writes next: an event after a change, or else a comment. It returns false when that is the last.
+func nextLine(ctx context.Context, changed <-chan struct{}) (line string, goesOn bool) {
+	const event, comment = "event: change\ndata: {}\n\n", ":\n\n"
+	select {
+	case _, goesOn = <-changed:
+		return event, goesOn
+	case <-time.After(aliveEvery):
+		return comment, true
+	case <-ctx.Done():
+		return comment, false
+	}
+}
+
+// write writes to a client that must read it soon.
+func write(w http.ResponseWriter, line string) error {
+	client := http.NewResponseController(w)
+	if err := client.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := w.Write([]byte(line)); err != nil {
+		return err
+	}
+	return client.Flush()
+}

@@ -1,0 +1,168 @@
+package inspect
+
+import (
+	"cmp"
+	"container/list"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// History remembers the last operations of each volume, for the time lines of a node's handler. It is an
+// [operationexecutor.Observer]: give the same one to volumemanager.Options.Observer and to [NodeOptions]. Make it with
+// [NewHistory]. Its methods may be called from several goroutines at once.
+//
+// It remembers the last four operations for each pod's volume, and the last four of a volume that are for no pod, each with its
+// first 32 steps. Of more volumes than [HistoryOptions] allows it forgets the one whose last operation began longest ago.
+type History struct {
+	most int
+
+	mu    sync.Mutex
+	known map[historyKey]*list.Element
+	// order has a *past for each of known, the one whose last operation began longest ago first.
+	order *list.List
+}
+
+var _ operationexecutor.Observer = (*History)(nil)
+
+// HistoryOptions say how much a [History] remembers.
+type HistoryOptions struct {
+	// Volumes is the largest number of volumes of pods that are remembered; zero means 4096. A volume takes up to about 6 KiB
+	// when its operations fail with long errors, and about 2 KiB when they succeed.
+	Volumes int
+}
+
+// NewHistory returns a history that has seen nothing yet.
+func NewHistory(options HistoryOptions) *History {
+	return &History{most: cmp.Or(options.Volumes, 4096), known: make(map[historyKey]*list.Element), order: list.New()}
+}
+
+// How much is remembered of one volume.
+const (
+	maxOperations = 4
+	maxSteps      = 32
+)
+
+// historyKey is whose operations are remembered together. The pod is empty for those that are for no pod.
+type historyKey struct {
+	volume v1.UniqueVolumeName
+	pod    volume.UniquePodName
+}
+
+// past is what is remembered of one key, the oldest operation first.
+type past struct {
+	key        historyKey
+	operations []Operation
+}
+
+// OperationStarted implements operationexecutor.Observer.
+func (h *History) OperationStarted(o operationexecutor.OperationInfo) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.begin(historyKey{o.VolumeName, o.PodName})
+	if len(p.operations) == maxOperations {
+		p.operations = slices.Delete(p.operations, 0, 1)
+	}
+	p.operations = append(p.operations, Operation{Kind: string(o.Kind), Started: o.Started, Running: true})
+}
+
+// begin returns what is remembered of a key, as that of the latest operation. It forgets another when there are too many.
+func (h *History) begin(key historyKey) *past {
+	if known, ok := h.known[key]; ok {
+		h.order.MoveToBack(known)
+		return known.Value.(*past)
+	}
+	if len(h.known) >= h.most {
+		oldest := h.order.Front()
+		delete(h.known, h.order.Remove(oldest).(*past).key)
+	}
+	p := &past{key: key}
+	h.known[key] = h.order.PushBack(p)
+	return p
+}
+
+// OperationStepped implements operationexecutor.Observer.
+func (h *History) OperationStepped(o operationexecutor.OperationInfo, s operationexecutor.Step) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if running := h.running(o); running != nil && len(running.Steps) < maxSteps {
+		running.Steps = append(running.Steps, OperationStep{
+			Name: text(s.Name), Started: s.Started, Seconds: s.Duration.Seconds(), Error: textOf(s.Err),
+		})
+	}
+}
+
+// OperationFinished implements operationexecutor.Observer.
+func (h *History) OperationFinished(o operationexecutor.OperationInfo, r operationexecutor.Result) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if running := h.running(o); running != nil {
+		running.Running, running.Seconds, running.Error = false, r.Duration.Seconds(), textOf(r.Err)
+	}
+}
+
+// running returns an operation that has not ended; nil when it was forgotten.
+func (h *History) running(o operationexecutor.OperationInfo) *Operation {
+	known, ok := h.known[historyKey{o.VolumeName, o.PodName}]
+	if !ok {
+		return nil
+	}
+	operations := known.Value.(*past).operations
+	for i := range operations {
+		if op := &operations[i]; op.Running && op.Kind == string(o.Kind) && op.Started.Equal(o.Started) {
+			return op
+		}
+	}
+	return nil
+}
+
+// of returns copies of the operations for a pod's volume and of those of the volume that are for no pod, the oldest first.
+func (h *History) of(name v1.UniqueVolumeName, pod volume.UniquePodName) []Operation {
+	if h == nil || name == "" {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []Operation
+	for _, key := range slices.Compact([]historyKey{{name, pod}, {name, ""}}) {
+		if known, ok := h.known[key]; ok {
+			all = append(all, known.Value.(*past).operations...)
+		}
+	}
+	for i := range all {
+		all[i].Steps = slices.Clone(all[i].Steps)
+	}
+	slices.SortStableFunc(all, func(a, b Operation) int { return a.Started.Compare(b.Started) })
+	return all
+}
+
+// Operation is one operation on a volume, as [operationexecutor.Observer] is told of it.
+type Operation struct {
+	// Kind is what was done, as [operationexecutor.OperationKind].
+	Kind string `json:"kind"`
+	// Started is when it began.
+	Started time.Time `json:"started"`
+	// Running is true until it has ended; Seconds is how long it took, and zero until then.
+	Running bool    `json:"running,omitempty"`
+	Seconds float64 `json:"seconds"`
+	// Error is why it failed; empty when it did not.
+	Error string `json:"error,omitempty"`
+	// Steps are its calls of the plugin, and what else took time, in their order; at most 32.
+	Steps []OperationStep `json:"steps,omitempty"`
+}
+
+// OperationStep is one step of an [Operation].
+type OperationStep struct {
+	// Name is the call, such as MountDevice or SetUp.
+	Name string `json:"name"`
+	// Started is when it began, Seconds how long it took.
+	Started time.Time `json:"started"`
+	Seconds float64   `json:"seconds"`
+	// Error is why it failed; empty when it did not.
+	Error string `json:"error,omitempty"`
+}
