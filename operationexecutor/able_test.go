@@ -106,6 +106,14 @@ func (p *ablePlugin) ExpandVolumeDevice(ctx context.Context, _ *volume.Spec, new
 	return newSize, err
 }
 
+func (p *ablePlugin) ModifyVolume(ctx context.Context, _ *volume.Spec, parameters map[string]string) error {
+	err := p.do(ctx, "ModifyVolume "+parameters["tier"])
+	if err == nil {
+		err = p.do(ctx, "ModifyVolume")
+	}
+	return err
+}
+
 func (p *ablePlugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	p.mu.Lock()
 	p.nodeGrown = options

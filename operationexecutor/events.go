@@ -35,6 +35,9 @@ const (
 	ReasonVolumeNotAttached      = "VolumeNotAttached"      // warning, on a PersistentVolume that is found detached
 	ReasonVolumeResizeFailed     = "VolumeResizeFailed"     // warning, on the claim, or on the pod
 	reasonVolumeResizeSuccessful = "VolumeResizeSuccessful" // normal, on the claim, when the control plane has finished
+	ReasonVolumeModifyFailed     = "VolumeModifyFailed"     // warning, on the claim
+	reasonVolumeModifySuccessful = "VolumeModifySuccessful" // normal, on the claim
+	reasonVolumeModifyCanceled   = "VolumeModifyCanceled"   // normal, on the claim, when it names no class any more
 	// reasonFileSystemResizeRequired is normal, on the claim, when a node has to go on.
 	reasonFileSystemResizeRequired = "FileSystemResizeRequired"
 	// reasonFileSystemResizeSuccessful is normal, on the pod and the claim.

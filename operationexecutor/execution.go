@@ -58,6 +58,8 @@ type execution struct {
 	left []leftCall
 	// specs are those that plugins got, each a copy for this operation; most operations have one.
 	specs []specCopy
+	// parameters are those that the plugin got beside the specs.
+	parameters map[string]string
 }
 
 // execute runs the operation from start to end in this goroutine. When one of its calls is abandoned, the operation ends

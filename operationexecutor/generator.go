@@ -38,6 +38,8 @@ type OperationGenerator interface {
 	GenerateVerifyControllerAttachedVolumeFunc(v VolumeToMount, nodeName types.NodeName, actualState ActualStateOfWorldAttacherUpdater) (*Operation, error)
 	// GenerateExpandVolumeFunc makes the operation that expands the storage behind v.
 	GenerateExpandVolumeFunc(v VolumeToExpand) *Operation
+	// GenerateModifyVolumeFunc makes the operation that gives v the attributes of the class that its claim names.
+	GenerateModifyVolumeFunc(v VolumeToModify) *Operation
 	// GenerateExpandInUseVolumeFunc makes the operation that expands v, which has currentSize, where it is mounted.
 	GenerateExpandInUseVolumeFunc(v VolumeToMount, actualState ActualStateOfWorldMounterUpdater, currentSize resource.Quantity) *Operation
 	// GenerateReconstructVolumeFunc makes the operation that asks the plugin what v is, and calls found with the answer.
@@ -68,6 +70,8 @@ type GeneratorOptions struct {
 	Claims ClaimStatus
 	// Capacity writes the size of a PersistentVolume that was expanded. Nil: expansions by the control plane fail.
 	Capacity VolumeCapacity
+	// Attributes reads classes and writes how far a modification has come. Nil: modifications fail.
+	Attributes VolumeAttributes
 	// Mounts tells whether something is mounted where a plugin says that it is, or that it is not. Nil: plugins are
 	// believed.
 	Mounts MountPoints
@@ -91,6 +95,7 @@ type generator struct {
 	nodeLabels NodeLabels
 	claims     ClaimStatus
 	capacity   VolumeCapacity
+	attributes VolumeAttributes
 	mounts     MountPoints
 	subpaths   Subpaths
 	recorder   volume.EventRecorder
@@ -112,6 +117,7 @@ func NewOperationGenerator(options GeneratorOptions) OperationGenerator {
 		nodeLabels: options.NodeLabels,
 		claims:     options.Claims,
 		capacity:   options.Capacity,
+		attributes: options.Attributes,
 		mounts:     options.Mounts,
 		subpaths:   options.Subpaths,
 		recorder:   options.Recorder,

@@ -31,6 +31,8 @@ type OperationExecutor interface {
 	UnmountDevice(ctx context.Context, v AttachedVolume, actualState ActualStateOfWorldMounterUpdater) (*Operation, error)
 	// ExpandVolume begins to grow the storage of a volume, from the control plane.
 	ExpandVolume(ctx context.Context, v VolumeToExpand) (*Operation, error)
+	// ModifyVolume begins to give a volume the attributes of the class that its claim names, from the control plane.
+	ModifyVolume(ctx context.Context, v VolumeToModify) (*Operation, error)
 	// ExpandInUseVolume begins to grow a volume on the node that uses it.
 	ExpandInUseVolume(ctx context.Context, v VolumeToMount, actualState ActualStateOfWorldMounterUpdater, currentSize resource.Quantity) (*Operation, error)
 	// ReconstructVolume asks a plugin what a volume is that was found on disk.

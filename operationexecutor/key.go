@@ -13,8 +13,8 @@ import (
 //
 // Mount takes the whole volume when it is attached or staged, else (v, p); unmount takes (v, p); unmount device takes the
 // whole volume; attach and detach take the whole volume when it may be attached to one node only, else (v, n). So
-// staging and set-ups exclude one another and all teardowns, and teardowns of several pods run side by side. Expansions, and
-// taking over what the control plane attached, take the whole volume; verifications and reconstruction take nothing. Map
+// staging and set-ups exclude one another and all teardowns, and teardowns of several pods run side by side. Expansions,
+// modifications, and taking over what the control plane attached, take the whole volume; verifications and reconstruction take nothing. Map
 // takes the whole volume, since its pods share what SetUpDevice prepares; unmap and unmap device take what unmount and unmount
 // device take.
 type Key struct {

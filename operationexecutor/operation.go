@@ -33,6 +33,7 @@ const (
 	OpVerifyControllerAttached OperationKind = "verify_controller_attached_volume"
 	OpExpand                   OperationKind = "expand_volume"
 	OpExpandInUse              OperationKind = "volume_fs_resize"
+	OpModify                   OperationKind = "modify_volume"
 	OpReconstruct              OperationKind = "reconstruct_volume"
 )
 

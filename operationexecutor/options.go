@@ -155,6 +155,8 @@ type Timeouts struct {
 	Expand time.Duration
 	// NodeExpand bounds NodeExpand, also while the volume is mounted. Growing a large filesystem may take long.
 	NodeExpand time.Duration
+	// Modify bounds ModifyVolume.
+	Modify time.Duration
 }
 
 // of returns the bound of a call in an operation of kind; zero when none was set.
@@ -182,6 +184,8 @@ func (t *Timeouts) of(kind OperationKind) time.Duration {
 		return t.Expand
 	case OpExpandInUse:
 		return t.NodeExpand
+	case OpModify:
+		return t.Modify
 	case OpReconstruct: // It asks what costs nothing, and has the default.
 	}
 	return 0

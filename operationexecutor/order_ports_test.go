@@ -60,6 +60,14 @@ func expandOf(name string) start {
 	}
 }
 
+func modifyOf(name string) start {
+	return func(w *world) (*operationexecutor.Operation, error) {
+		return w.executor.ModifyVolume(w.t.Context(), operationexecutor.VolumeToModify{
+			VolumeName: volumeName(name), VolumeSpec: claimedSpec(name, "10Gi"),
+		})
+	}
+}
+
 // TestWhatRunsTogetherOfWhatAsksPorts: the first of each pair hangs in a port while the second is started.
 func TestWhatRunsTogetherOfWhatAsksPorts(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -75,6 +83,10 @@ func TestWhatRunsTogetherOfWhatAsksPorts(t *testing.T) {
 		"expand in use and mount":           {expandInUseOf("data"), mountOf("data", "q"), false},
 		"expand the storage twice":          {expandOf("data"), expandOf("data"), false},
 		"expand the storage of two volumes": {expandOf("data"), expandOf("other"), true},
+		"expand the storage and modify":     {expandOf("data"), modifyOf("data"), false},
+		"modify and expand the storage":     {modifyOf("data"), expandOf("data"), false},
+		"modify twice":                      {modifyOf("data"), modifyOf("data"), false},
+		"modify two volumes":                {modifyOf("data"), modifyOf("other"), true},
 		"expand the storage and attach":     {expandOf("data"), attachOn(v1.ReadWriteMany, "b"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,9 +94,10 @@ func TestWhatRunsTogetherOfWhatAsksPorts(t *testing.T) {
 				release := make(chan struct{})
 				claims := newClaimStatus(claimOf("data", "20Gi", "10Gi"))
 				w := newWorld(t, setup{
-					attachable: true, stageable: true, abilities: volume.CapExpand | volume.CapNodeExpand,
+					attachable: true, stageable: true, abilities: volume.CapExpand | volume.CapNodeExpand | volume.CapModify,
 					generator: func(o *operationexecutor.GeneratorOptions) {
 						o.Claims, o.Capacity, o.NodeReader = hungClaims{claims, release}, claims, hungNodes{o.NodeReader, release}
+						o.Attributes = &attributes{claimStatus: claims}
 					},
 				})
 				for _, name := range []string{"data", "other"} {

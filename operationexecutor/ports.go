@@ -5,6 +5,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -233,6 +234,19 @@ type VolumeCapacity interface {
 	// SetCapacity writes the capacity of the PersistentVolume, if the store still has the same version of pv, and returns
 	// the PersistentVolume as written.
 	SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) (*v1.PersistentVolume, error)
+}
+
+// VolumeAttributes reads the classes of attributes, and writes the progress of the modification of a volume.
+type VolumeAttributes interface {
+	// AttributesClass returns a class by its name, from the source of truth. The error of a class that does not exist matches
+	// volume.ErrNotFound.
+	AttributesClass(ctx context.Context, name string) (*storagev1.VolumeAttributesClass, error)
+	// SetModification applies [Modification.Apply] to the claim's status and writes it, if the store still has the same
+	// version of the claim. It returns the claim as written. After an error the write has not happened, or may have happened.
+	SetModification(ctx context.Context, claim *v1.PersistentVolumeClaim, modification Modification) (*v1.PersistentVolumeClaim, error)
+	// SetAttributesClass writes the name of the class into the PersistentVolume, if the store still has the same version of
+	// pv, and returns the PersistentVolume as written.
+	SetAttributesClass(ctx context.Context, pv *v1.PersistentVolume, class string) (*v1.PersistentVolume, error)
 }
 
 // Journal records the intent of every call that changes the world before the call, so a crash loses nothing. An entry must

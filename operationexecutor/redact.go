@@ -29,5 +29,8 @@ func (x *execution) secrets(plugin string) []volume.Secrets {
 	for _, c := range x.specs {
 		all = append(all, c.original.Secrets(c.generator.plugins.PublicKeys(plugin)))
 	}
+	if x.parameters != nil {
+		all = append(all, volume.VolumeOptions{MutableParameters: x.parameters}.Secrets(x.executor.generator.GetVolumePluginMgr().PublicKeys(plugin)))
+	}
 	return all
 }

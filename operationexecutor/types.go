@@ -131,6 +131,16 @@ type VolumeToExpand struct {
 	PluginName string
 }
 
+// VolumeToModify is a volume to which the control plane should give the attributes of the class that its claim names.
+type VolumeToModify struct {
+	// VolumeName is the unique name of the volume.
+	VolumeName v1.UniqueVolumeName
+	// VolumeSpec is the volume, with its PersistentVolume as it is now.
+	VolumeSpec *volume.Spec
+	// PluginName is the name of the volume's plugin; it may be empty.
+	PluginName string
+}
+
 // VolumeToReconstruct is a volume that was found on disk and has no record.
 type VolumeToReconstruct struct {
 	// VolumeMode is Block for a device that is mapped; empty and Filesystem are a mount.

@@ -43,8 +43,9 @@ type Applied struct {
 //
 // Like a Kubernetes API server, Apply refuses to change the identity of an object: the spec of a claim except for resources
 // and volumeAttributesClassName, the source of a PersistentVolume, the provisioner and parameters of a class, the spec of a
-// pod, an object that is immutable. The error matches [ErrInvalid] and names the fields, and the object keeps its state. If
-// an object is being deleted, or has another UID than the manifest, the error matches [ErrConflict].
+// pod, a volume attributes class, an object that is immutable. The error matches [ErrInvalid] and names the fields, and the
+// object keeps its state. If an object is being deleted, or has another UID than the manifest, the error matches
+// [ErrConflict].
 //
 // If an object is malformed, or two have one name, Apply writes nothing. [Load] describes this, and how namespaces are
 // filled in. Otherwise an error for one object does not stop the others, and Apply returns the applied objects with the
@@ -256,7 +257,8 @@ var changeable = map[schema.GroupVersionKind][]string{
 		"spec.accessModes", "spec.capacity", "spec.mountOptions", "spec.persistentVolumeReclaimPolicy", "spec.storageClassName",
 		"spec.volumeAttributesClassName",
 	},
-	StorageClasses: {"allowVolumeExpansion", "allowedTopologies", "mountOptions"},
+	StorageClasses:          {"allowVolumeExpansion", "allowedTopologies", "mountOptions"},
+	VolumeAttributesClasses: {},
 }
 
 // fixedFields returns those of the changed fields that cannot change.

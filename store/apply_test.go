@@ -110,7 +110,9 @@ metadata: {name: disk-1}
 spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /data}}
 `
 	const fixed = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: fixed}\nimmutable: true\ndata: {key: value}\n"
+	const attributes = "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {name: gold}\ndriverName: ram.example.com\nparameters: {tier: gold}\n"
 	for name, c := range map[string]struct{ manifest, old, changed, field string }{
+		"parameters of attributes": {attributes, "tier: gold", "tier: iron", "parameters"},
 		"class of a claim":         {applyClaim, "storageClassName: fast", "storageClassName: slow", "spec.storageClassName"},
 		"source of a volume":       {volume, "path: /data", "path: /etc", "spec.hostPath"},
 		"another source":           {volume, "hostPath: {path: /data}", "nfs: {server: s, path: /}", "spec.nfs"},

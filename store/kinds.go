@@ -37,6 +37,8 @@ var (
 	CSIDrivers = storagev1.SchemeGroupVersion.WithKind("CSIDriver")
 	// CSIStorageCapacities is the kind of *storagev1.CSIStorageCapacity.
 	CSIStorageCapacities = storagev1.SchemeGroupVersion.WithKind("CSIStorageCapacity")
+	// VolumeAttributesClasses is the kind of *storagev1.VolumeAttributesClass; it has no namespace.
+	VolumeAttributesClasses = storagev1.SchemeGroupVersion.WithKind("VolumeAttributesClass")
 	// Leases is the kind of *coordinationv1.Lease.
 	Leases = coordinationv1.SchemeGroupVersion.WithKind("Lease")
 )
@@ -62,6 +64,7 @@ var knownKinds = [...]knownKind{
 	{kind: Secrets, object: &v1.Secret{}, namespaced: true},
 	{kind: StorageClasses, object: &storagev1.StorageClass{}},
 	{kind: VolumeAttachments, object: &storagev1.VolumeAttachment{}},
+	{kind: VolumeAttributesClasses, object: &storagev1.VolumeAttributesClass{}},
 }
 
 // Kinds returns every kind that a store keeps, sorted by name.

@@ -87,6 +87,12 @@ func (s *Spec) HasDriver(pluginName string) bool {
 	return ok && driver == pluginName
 }
 
+// IsDriverOfPlugin reports whether driver, as a class names it, is that of the plugin pluginName: the plugin's name, or a CSI
+// driver's name that means it ([PluginNameOfDriver]).
+func IsDriverOfPlugin(driver, pluginName string) bool {
+	return driver == pluginName || drives(driver, pluginName)
+}
+
 // drives reports whether [PluginNameOfDriver] of driver is pluginName.
 func drives(driver, pluginName string) bool {
 	name, domain, ok := strings.Cut(driver, ".")

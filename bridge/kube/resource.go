@@ -44,18 +44,19 @@ type page struct {
 func resourcesOf(c Client) map[schema.GroupVersionKind]func(namespace string) resource {
 	core, storage, coordination := c.CoreV1(), c.StorageV1(), c.CoordinationV1()
 	return map[schema.GroupVersionKind]func(string) resource{
-		store.PersistentVolumes:      func(string) resource { return withStatus(core.PersistentVolumes()) },
-		store.PersistentVolumeClaims: func(in string) resource { return withStatus(core.PersistentVolumeClaims(in)) },
-		store.Pods:                   func(in string) resource { return withStatus(core.Pods(in)) },
-		store.Nodes:                  func(string) resource { return withStatus(core.Nodes()) },
-		store.VolumeAttachments:      func(string) resource { return withStatus(storage.VolumeAttachments()) },
-		store.ConfigMaps:             func(in string) resource { return whole(core.ConfigMaps(in)) },
-		store.Secrets:                func(in string) resource { return whole(core.Secrets(in)) },
-		store.StorageClasses:         func(string) resource { return whole(storage.StorageClasses()) },
-		store.CSINodes:               func(string) resource { return whole(storage.CSINodes()) },
-		store.CSIDrivers:             func(string) resource { return whole(storage.CSIDrivers()) },
-		store.CSIStorageCapacities:   func(in string) resource { return whole(storage.CSIStorageCapacities(in)) },
-		store.Leases:                 func(in string) resource { return whole(coordination.Leases(in)) },
+		store.PersistentVolumes:       func(string) resource { return withStatus(core.PersistentVolumes()) },
+		store.PersistentVolumeClaims:  func(in string) resource { return withStatus(core.PersistentVolumeClaims(in)) },
+		store.Pods:                    func(in string) resource { return withStatus(core.Pods(in)) },
+		store.Nodes:                   func(string) resource { return withStatus(core.Nodes()) },
+		store.VolumeAttachments:       func(string) resource { return withStatus(storage.VolumeAttachments()) },
+		store.ConfigMaps:              func(in string) resource { return whole(core.ConfigMaps(in)) },
+		store.Secrets:                 func(in string) resource { return whole(core.Secrets(in)) },
+		store.StorageClasses:          func(string) resource { return whole(storage.StorageClasses()) },
+		store.CSINodes:                func(string) resource { return whole(storage.CSINodes()) },
+		store.CSIDrivers:              func(string) resource { return whole(storage.CSIDrivers()) },
+		store.VolumeAttributesClasses: func(string) resource { return whole(storage.VolumeAttributesClasses()) },
+		store.CSIStorageCapacities:    func(in string) resource { return whole(storage.CSIStorageCapacities(in)) },
+		store.Leases:                  func(in string) resource { return whole(coordination.Leases(in)) },
 	}
 }
 

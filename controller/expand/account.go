@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -12,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// account records the progress of expansions in the claims and volumes of a store. It also puts each written object into
+// account records the progress of expansions and modifications in the claims and volumes of a store. It also puts each written object into
 // the mirrors at once.
 type account struct {
 	store   store.Store
@@ -21,8 +22,9 @@ type account struct {
 }
 
 var (
-	_ operationexecutor.ClaimStatus    = account{}
-	_ operationexecutor.VolumeCapacity = account{}
+	_ operationexecutor.ClaimStatus      = account{}
+	_ operationexecutor.VolumeCapacity   = account{}
+	_ operationexecutor.VolumeAttributes = account{}
 )
 
 // Claim implements operationexecutor.ClaimStatus.
@@ -42,7 +44,11 @@ func (a account) Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVo
 func (a account) SetExpansion(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, expansion operationexecutor.Expansion,
 ) (*v1.PersistentVolumeClaim, error) {
-	written, err := store.Update(ctx, a.store, expansion.Apply(claim))
+	return a.writeClaim(ctx, expansion.Apply(claim))
+}
+
+func (a account) writeClaim(ctx context.Context, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	written, err := store.Update(ctx, a.store, changed)
 	if err == nil {
 		a.claims.Put(written)
 	}
@@ -56,11 +62,34 @@ func (a account) SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size 
 		changed.Spec.Capacity = v1.ResourceList{}
 	}
 	changed.Spec.Capacity[v1.ResourceStorage] = size
+	return a.writeVolume(ctx, changed)
+}
+
+func (a account) writeVolume(ctx context.Context, changed *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	written, err := store.Update(ctx, a.store, changed)
 	if err == nil {
 		a.volumes.Put(written)
 	}
 	return written, err
+}
+
+// AttributesClass implements operationexecutor.VolumeAttributes.
+func (a account) AttributesClass(ctx context.Context, name string) (*storagev1.VolumeAttributesClass, error) {
+	return store.Get[*storagev1.VolumeAttributesClass](ctx, a.store, "", name)
+}
+
+// SetModification implements operationexecutor.VolumeAttributes.
+func (a account) SetModification(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, modification operationexecutor.Modification,
+) (*v1.PersistentVolumeClaim, error) {
+	return a.writeClaim(ctx, modification.Apply(claim))
+}
+
+// SetAttributesClass implements operationexecutor.VolumeAttributes.
+func (a account) SetAttributesClass(ctx context.Context, pv *v1.PersistentVolume, class string) (*v1.PersistentVolume, error) {
+	changed := pv.DeepCopy()
+	changed.Spec.VolumeAttributesClassName = &class
+	return a.writeVolume(ctx, changed)
 }
 
 // belong reports whether a claim and a volume are bound to each other. It compares the UIDs.

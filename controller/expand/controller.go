@@ -25,18 +25,18 @@ type Options struct {
 	Observer operationexecutor.Observer
 	// Logger gets what happens outside of operations; nil discards it.
 	Logger *slog.Logger
-	// Backoff is the wait before a failed expansion is tried again. Its field Infeasible is the wait before an infeasible
-	// size is tried again. The zero value means the back-off of Kubernetes, and an hour for infeasible sizes.
+	// Backoff is the wait before a failed change is tried again. Its field Infeasible is the wait before an infeasible size
+	// or class is tried again. The zero value means the back-off of Kubernetes, and an hour for what is infeasible.
 	Backoff operationexecutor.Backoff
 	// Timeouts bounds operations, PluginTimeouts those of one plugin, by its name. Zero fields have the executor's defaults.
 	Timeouts       operationexecutor.Timeouts
 	PluginTimeouts map[string]operationexecutor.Timeouts
-	// WorkersPerPlugin is how many expansions of one plugin run at once. HungPerPlugin is how many calls of a plugin may
+	// WorkersPerPlugin is how many changes by one plugin run at once. HungPerPlugin is how many calls of a plugin may
 	// hang before the executor makes no more. Zero means the executor's defaults.
 	WorkersPerPlugin, HungPerPlugin int
 }
 
-// Controller expands the storage of claims. Make it with [New] and start it with Run. Its methods may be called from
+// Controller expands and modifies the storage of claims. Make it with [New] and start it with Run. Its methods may be called from
 // several goroutines at once.
 type Controller struct {
 	plugins  *volume.VolumePluginMgr
@@ -45,15 +45,18 @@ type Controller struct {
 	claims   *store.Mirror[*v1.PersistentVolumeClaim]
 	volumes  *store.Mirror[*v1.PersistentVolume]
 	classes  *store.Mirror[*storagev1.StorageClass]
-	dirty    *workqueue.Queue[types.NamespacedName]
-	started  atomic.Bool
+	// attributes are the classes of attributes. A store may not know them: nothing waits until they are read.
+	attributes *store.Mirror[*storagev1.VolumeAttributesClass]
+	dirty      *workqueue.Queue[types.NamespacedName]
+	started    atomic.Bool
 
 	// running holds the operations that run, or have ended without being handled yet, by claim. Only the planner's
 	// goroutine uses it.
-	running map[types.NamespacedName]expansion
+	running map[types.NamespacedName]running
 
-	claimOf     claimOf
-	standstills *standstills
+	claimOf       claimOf
+	expansions    *expansions
+	modifications *modifications
 }
 
 // claimOf maps each volume with a running operation to its claim. Its methods may be called from several goroutines at
@@ -78,7 +81,7 @@ func (c *claimOf) remove(volumeName v1.UniqueVolumeName) (types.NamespacedName, 
 	return name, known
 }
 
-// New returns a controller that expands the volumes of the claims in s, by plugins. It starts nothing and does no I/O.
+// New returns a controller that expands and modifies the volumes of the claims in s, by plugins. It starts nothing and does no I/O.
 func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -90,20 +93,20 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		Logger: options.Logger, InitialBackoff: options.Backoff.Initial, MaxBackoff: options.Backoff.Max, Jitter: options.Backoff.Jitter,
 	}
 	c := &Controller{
-		plugins: plugins,
-		options: options,
-		claims:  store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
-		volumes: store.NewMirror[*v1.PersistentVolume](s, mirrors),
-		classes: store.NewMirror[*storagev1.StorageClass](s, mirrors),
-		dirty:   workqueue.New[types.NamespacedName](),
-		running: map[types.NamespacedName]expansion{},
+		plugins:    plugins,
+		options:    options,
+		claims:     store.NewMirror[*v1.PersistentVolumeClaim](s, mirrors),
+		volumes:    store.NewMirror[*v1.PersistentVolume](s, mirrors),
+		classes:    store.NewMirror[*storagev1.StorageClass](s, mirrors),
+		attributes: store.NewMirror[*storagev1.VolumeAttributesClass](s, mirrors),
+		dirty:      workqueue.New[types.NamespacedName](),
+		running:    map[types.NamespacedName]running{},
 	}
 	c.claimOf.names = map[v1.UniqueVolumeName]types.NamespacedName{}
-	c.standstills = newStandstills(c.dirty)
 	account := account{store: s, claims: c.claims, volumes: c.volumes}
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
-			Plugins: plugins, Claims: account, Capacity: account, Recorder: options.Events, Logger: options.Logger,
+			Plugins: plugins, Claims: account, Capacity: account, Attributes: account, Recorder: options.Events, Logger: options.Logger,
 		}),
 		operationexecutor.ExecutorOptions{
 			Observer: options.Observer, Backoff: options.Backoff,
@@ -111,6 +114,10 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 			WorkersPerPlugin: options.WorkersPerPlugin, HungPerPlugin: options.HungPerPlugin,
 			KeyFreed: c.keyFreed, Logger: options.Logger,
 		})
+	c.expansions = &expansions{
+		plugins: plugins, executor: c.executor, classes: c.classes, stands: newStandstills(c.dirty), infeasible: options.Backoff.Infeasible,
+	}
+	c.modifications = &modifications{plugins: plugins, executor: c.executor, classes: c.attributes, stands: newStandstills(c.dirty)}
 	return c
 }
 
@@ -127,6 +134,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.dirty.Stop()
 	var feeds, planner sync.WaitGroup
 	feeds.Go(func() { c.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.attributes.Follow(ctx, c.attributesChanged) })
 	feeds.Go(func() { c.volumes.Follow(ctx, c.volumeChanged) })
 	feeds.Go(func() { c.claims.Follow(ctx, c.claimChanged) })
 	if c.classes.WaitSynced(ctx) && c.volumes.WaitSynced(ctx) && c.claims.WaitSynced(ctx) {
@@ -155,6 +163,16 @@ func (c *Controller) classChanged(class *storagev1.StorageClass) {
 	}
 }
 
+// attributesChanged makes every claim dirty that names the class of attributes, or whose volume is to have it.
+func (c *Controller) attributesChanged(class *storagev1.VolumeAttributesClass) {
+	for _, claim := range c.claims.All() {
+		target := claim.Status.ModifyVolumeStatus
+		if named(claim.Spec.VolumeAttributesClassName) == class.Name || target != nil && target.TargetVolumeAttributesClassName == class.Name {
+			c.dirty.Add(store.NameOf(claim))
+		}
+	}
+}
+
 // keyFreed is called by the executor after an operation and all of its calls have ended.
 func (c *Controller) keyFreed(o operationexecutor.OperationInfo) {
 	if name, known := c.claimOf.remove(o.VolumeName); known {
@@ -164,7 +182,14 @@ func (c *Controller) keyFreed(o operationexecutor.OperationInfo) {
 
 // Why returns why a claim does not have the size that it requests, and nil if no reason is known.
 func (c *Controller) Why(claim types.NamespacedName) error {
-	s, _ := c.standstills.of(claim)
+	s, _ := c.expansions.stands.of(claim)
+	return s.err
+}
+
+// WhyNotModified returns why the volume of a claim does not have the attributes of the class that the claim names, and nil if
+// no reason is known.
+func (c *Controller) WhyNotModified(claim types.NamespacedName) error {
+	s, _ := c.modifications.stands.of(claim)
 	return s.err
 }
 

@@ -39,11 +39,19 @@ type world struct {
 
 func inWorld(t *testing.T, change func(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume), test func(t *testing.T, w *world)) {
 	t.Helper()
+	inWorldWithout(t, 0, change, test)
+}
+
+// inWorldWithout is inWorld with a plugin that lacks some capabilities.
+func inWorldWithout(
+	t *testing.T, without volume.Capabilities, change func(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume), test func(t *testing.T, w *world),
+) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "n"})
 		require.NoError(t, err)
 		w := &world{
-			t: t, store: store.NewMemory(store.MemoryOptions{}), plugin: fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}}),
+			t: t, store: store.NewMemory(store.MemoryOptions{}), plugin: fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Without: without}),
 			plugins: volume.NewVolumePluginMgr(host), events: &fake.Recorder{},
 		}
 		require.NoError(t, w.plugins.InitPlugins(t.Context(), w.plugin))
@@ -125,9 +133,11 @@ func (w *world) node() {
 	})
 }
 
-func (w *world) calls() (n int) {
+func (w *world) calls() int { return w.callsOf(fake.MethodExpandVolume) }
+
+func (w *world) callsOf(method fake.Method) (n int) {
 	for _, call := range w.plugin.Calls() {
-		if call.Method == fake.MethodExpandVolume {
+		if call.Method == method {
 			n++
 		}
 	}

@@ -3,12 +3,8 @@ package expand
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -16,21 +12,49 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// reasonExternalExpanding is the event reason for a claim whose volume another program expands.
-const reasonExternalExpanding = "ExternalExpanding"
-
-// errClass says that the claim's storage class does not allow the expansion.
-var errClass = errors.New("set allowVolumeExpansion of the storage class, or ask for less")
-
-// expansion is an operation that was begun for a claim.
-type expansion struct {
-	operation *operationexecutor.Operation
-	uid       types.UID
-	request   resource.Quantity
+// change is one kind of change of the volumes of claims. The planner's goroutine alone calls its methods, except for
+// standstills.
+type change interface {
+	// isWanted reports whether the control plane has to take the next step for a claim.
+	isWanted(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool
+	// isUncertain reports whether a call was made, or may have been, that is not known to have ended. No other change of the
+	// volume begins until that is known.
+	isUncertain(claim *v1.PersistentVolumeClaim) bool
+	// wish returns what the claim wants.
+	wish(claim *v1.PersistentVolumeClaim) wish
+	// mayTry reports whether the claim need not wait longer after a failure.
+	mayTry(claim *v1.PersistentVolumeClaim) bool
+	// allowed returns why the claim waits until an object changes, or nil.
+	allowed(claim *v1.PersistentVolumeClaim) error
+	// plugin returns the name of the plugin that makes the change.
+	plugin(spec *volume.Spec) (string, error)
+	// begin begins the operation.
+	begin(ctx context.Context, v target) (*operationexecutor.Operation, error)
+	// standstills holds the claims that do not get the change now.
+	standstills() *standstills
+	events() changeEvents
 }
 
-func requested(claim *v1.PersistentVolumeClaim) resource.Quantity {
-	return claim.Spec.Resources.Requests[v1.ResourceStorage]
+// target is the volume that is changed.
+type target struct {
+	name   v1.UniqueVolumeName
+	spec   *volume.Spec
+	plugin string
+}
+
+// changeEvents are the events of a claim that does not get a change.
+type changeEvents struct {
+	// failed and external are the reasons: a warning, and that another program has to make the change.
+	failed, external string
+	// message has one verb, for the error.
+	message string
+}
+
+// running is an operation that was begun for a claim.
+type running struct {
+	operation *operationexecutor.Operation
+	change    change
+	wish      wish
 }
 
 // planAll handles dirty claims until ctx ends. Only this goroutine begins operations.
@@ -51,121 +75,92 @@ func (c *Controller) look(ctx context.Context, name types.NamespacedName) {
 	}
 	claim, there := c.claims.Get(name)
 	if !there {
-		c.standstills.forget(name)
+		c.expansions.stands.forget(name)
+		c.modifications.stands.forget(name)
 		return
 	}
+	pv := c.volumeOf(claim)
+	for _, next := range c.inOrder(claim) {
+		if pv == nil || !next.isWanted(claim, pv) {
+			next.standstills().resume(name)
+			continue
+		}
+		if c.try(ctx, next, claim, pv) || next.isUncertain(claim) {
+			return
+		}
+	}
+}
+
+// inOrder returns the changes of a claim's volume, that first whose effect is not known.
+func (c *Controller) inOrder(claim *v1.PersistentVolumeClaim) [2]change {
+	if c.modifications.isUncertain(claim) && !c.expansions.isUncertain(claim) {
+		return [2]change{c.modifications, c.expansions}
+	}
+	return [2]change{c.expansions, c.modifications}
+}
+
+// volumeOf returns the volume of a claim that is bound to it and stays; nil for any other claim.
+func (c *Controller) volumeOf(claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
 	if claim.Status.Phase != v1.ClaimBound || claim.DeletionTimestamp != nil {
-		c.standstills.resume(name)
-		return
-	}
-	pv, there := c.volumes.Get(types.NamespacedName{Name: claim.Spec.VolumeName})
-	if !there || !belong(claim, pv) || !isControls(claim, pv) {
-		c.standstills.resume(name)
-		return
-	}
-	if !c.mayTry(claim) {
-		return
-	}
-	if err := c.allowed(claim); err != nil {
-		c.standStill(claim, standstill{err: err}, operationexecutor.ReasonVolumeResizeFailed)
-		return
-	}
-	c.begin(ctx, claim, pv)
-}
-
-// isControls reports whether the control plane has to take the next step for a claim: the claim requests more than it has,
-// or only the control plane can continue an expansion that was begun. While a node has to expand the filesystem, the node
-// takes the next step.
-func isControls(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
-	want, has, allocated := requested(claim), claim.Status.Capacity[v1.ResourceStorage], claim.Status.AllocatedResources[v1.ResourceStorage]
-	size := pv.Spec.Capacity[v1.ResourceStorage]
-	switch claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] {
-	case v1.PersistentVolumeClaimNodeResizePending, v1.PersistentVolumeClaimNodeResizeInProgress:
-		return size.Cmp(allocated) < 0
-	case v1.PersistentVolumeClaimControllerResizeInProgress, v1.PersistentVolumeClaimControllerResizeInfeasible,
-		v1.PersistentVolumeClaimNodeResizeInfeasible:
-		return true
-	}
-	return !has.IsZero() && want.Cmp(has) > 0
-}
-
-// allowed returns why a claim must not be expanded, or nil. An expansion that was begun is finished, even if the class
-// forbids it by now. A claim without a class has a volume that was made by hand, and may be expanded.
-func (c *Controller) allowed(claim *v1.PersistentVolumeClaim) error {
-	begun := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] != ""
-	name := classOf(claim)
-	if begun || name == "" {
 		return nil
 	}
-	class, there := c.classes.Get(types.NamespacedName{Name: name})
-	switch {
-	case !there:
-		return fmt.Errorf("storage class %q does not exist: %w: %w", name, store.ErrNotFound, errClass)
-	case !allowsExpansion(class):
-		return fmt.Errorf("storage class %q does not allow that volumes grow: %w", name, errClass)
+	pv, there := c.volumes.Get(types.NamespacedName{Name: claim.Spec.VolumeName})
+	if !there || !belong(claim, pv) {
+		return nil
 	}
-	return nil
+	return pv
 }
 
-// classOf returns the name of a claim's class, "" for none.
-func classOf(claim *v1.PersistentVolumeClaim) string {
-	if name, annotated := claim.Annotations[v1.BetaStorageClassAnnotation]; annotated {
-		return name
+// try begins a change, and reports whether an operation runs. If none does, the standstill says why.
+func (c *Controller) try(ctx context.Context, next change, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
+	if !next.mayTry(claim) {
+		return false
 	}
-	if claim.Spec.StorageClassName == nil {
-		return ""
+	if err := next.allowed(claim); err != nil {
+		c.standStill(next, claim, err)
+		return false
 	}
-	return *claim.Spec.StorageClassName
-}
-
-func allowsExpansion(class *storagev1.StorageClass) bool {
-	return class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion
-}
-
-// begin begins an expansion.
-func (c *Controller) begin(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
-	plugin, err := c.plugins.FindExpandablePluginBySpec(spec)
-	switch {
-	case errors.Is(err, volume.ErrNoPlugin):
-		c.standStill(claim, standstill{err: err}, reasonExternalExpanding)
-		return
-	case err != nil:
-		c.standStill(claim, standstill{err: err}, operationexecutor.ReasonVolumeResizeFailed)
-		return
+	plugin, err := next.plugin(spec)
+	if err != nil {
+		c.standStill(next, claim, err)
+		return false
 	}
 	volumeName, err := c.plugins.UniqueVolumeName("", spec)
 	if err != nil {
-		c.standStill(claim, standstill{err: err}, operationexecutor.ReasonVolumeResizeFailed)
-		return
+		c.standStill(next, claim, err)
+		return false
 	}
-	name := store.NameOf(claim)
-	if s, stays := c.standstills.of(name); stays && !s.isOf(claim) { // The earlier failure was about another size.
-		c.executor.ResetBackoff(operationexecutor.Key{Volume: volumeName})
+	return c.begin(ctx, next, claim, target{name: volumeName, spec: spec, plugin: plugin})
+}
+
+func (c *Controller) begin(ctx context.Context, next change, claim *v1.PersistentVolumeClaim, v target) bool {
+	name, wanted := store.NameOf(claim), next.wish(claim)
+	if s, stays := next.standstills().of(name); stays && s.wish != wanted {
+		c.executor.ResetBackoff(operationexecutor.Key{Volume: v.name})
 	}
-	c.claimOf.put(volumeName, name)
-	op, err := c.executor.ExpandVolume(ctx, operationexecutor.VolumeToExpand{
-		VolumeName: volumeName, VolumeSpec: spec, PluginName: plugin.GetPluginName(),
-	})
+	c.claimOf.put(v.name, name)
+	op, err := next.begin(ctx, v)
 	if err == nil {
-		c.running[name] = expansion{operation: op, uid: claim.UID, request: requested(claim)}
-		return
+		c.running[name] = running{operation: op, change: next, wish: wanted}
+		return true
 	}
-	c.notBegun(claim, volumeName, err)
+	c.notBegun(next, claim, v.name, err)
+	return false
 }
 
 // notBegun stores why an operation could not begin, and until when it must wait.
-func (c *Controller) notBegun(claim *v1.PersistentVolumeClaim, volumeName v1.UniqueVolumeName, err error) {
+func (c *Controller) notBegun(next change, claim *v1.PersistentVolumeClaim, volumeName v1.UniqueVolumeName, err error) {
 	var pending *volume.PendingError
 	if !errors.As(err, &pending) {
 		c.claimOf.remove(volumeName)
 	}
-	s := standstill{err: err, uid: claim.UID, request: requested(claim)}
+	s := standstill{err: err, wish: next.wish(claim)}
 	var late *volume.BackoffError
 	if errors.As(err, &late) {
 		s.err, s.until = late.Err, late.Until
 	}
-	c.standstills.keep(store.NameOf(claim), s) // If another operation is pending, its end makes the claim dirty.
+	next.standstills().keep(store.NameOf(claim), s) // If another operation is pending, its end makes the claim dirty.
 }
 
 // finished reports whether no operation runs for a claim. It stores the result of an operation that has ended.
@@ -182,42 +177,26 @@ func (c *Controller) finished(name types.NamespacedName) bool {
 	delete(c.running, name)
 	err := last.operation.Err()
 	if err == nil {
-		c.standstills.resume(name)
+		last.change.standstills().resume(name)
 		return true
 	}
-	c.standstills.keep(name, standstill{err: err, uid: last.uid, request: last.request}) // The executor keeps the back-off.
-	return true
-}
-
-// mayTry reports whether the controller may work on a claim now. A size that is infeasible on a node is tried again as
-// rarely as one that is infeasible for the storage.
-func (c *Controller) mayTry(claim *v1.PersistentVolumeClaim) bool {
-	name := store.NameOf(claim)
-	s, stays := c.standstills.of(name)
-	if stays && s.isOf(claim) && time.Now().Before(s.until) {
-		c.dirty.AddAt(name, s.until)
-		return false
-	}
-	if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizeInfeasible {
-		// The node gets one more attempt now, and the next after the back-off.
-		c.standstills.put(name, standstill{uid: claim.UID, request: requested(claim), until: time.Now().Add(c.options.Backoff.Infeasible)})
-	}
+	last.change.standstills().keep(name, standstill{err: err, wish: last.wish}) // The executor keeps the back-off.
 	return true
 }
 
 // standStill stores why the controller does not work on a claim until something changes. It writes one event for the same
 // error.
-func (c *Controller) standStill(claim *v1.PersistentVolumeClaim, s standstill, reason string) {
-	s.uid, s.request = claim.UID, requested(claim)
-	name := store.NameOf(claim)
-	old, known := c.standstills.of(name)
-	c.standstills.keep(name, s)
-	if c.options.Events == nil || known && old.isOf(claim) && old.err != nil && old.err.Error() == s.err.Error() {
+func (c *Controller) standStill(next change, claim *v1.PersistentVolumeClaim, err error) {
+	name, wanted := store.NameOf(claim), next.wish(claim)
+	old, known := next.standstills().of(name)
+	next.standstills().keep(name, standstill{err: err, wish: wanted})
+	if c.options.Events == nil || known && old.wish == wanted && old.err != nil && old.err.Error() == err.Error() {
 		return
 	}
-	kind := v1.EventTypeWarning
-	if reason == reasonExternalExpanding {
-		kind = v1.EventTypeNormal
+	events := next.events()
+	if errors.Is(err, volume.ErrNoPlugin) {
+		c.options.Events.Eventf(claim, v1.EventTypeNormal, events.external, events.message, err)
+		return
 	}
-	c.options.Events.Eventf(claim, kind, reason, "the claim asks for more and is not expanded here: %v", s.err)
+	c.options.Events.Eventf(claim, v1.EventTypeWarning, events.failed, events.message, err)
 }

@@ -5,27 +5,28 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 
-// standstill is the reason why a claim that requests more is not expanded now.
+// wish is what a claim wants of one kind of change. A failure of one wish does not delay another.
+type wish struct {
+	uid types.UID
+	// of is the size that the claim requests, or the classes of attributes that it names.
+	of string
+}
+
+// standstill is the reason why a claim does not get what it wants now.
 type standstill struct {
-	err     error
-	uid     types.UID
-	request resource.Quantity
+	err  error
+	wish wish
 	// until is the time of the next attempt if nothing changes before. Zero means that there is none.
 	until time.Time
 }
 
-// isOf reports whether the reason is about the current request of the claim.
-func (s standstill) isOf(claim *v1.PersistentVolumeClaim) bool {
-	return s.uid == claim.UID && s.request.Cmp(requested(claim)) == 0
-}
-
-// standstills holds the claims that are not expanded now. Its methods may be called from several goroutines at once.
+// standstills holds the claims that do not get one kind of change now. Its methods may be called from several goroutines at
+// once.
 type standstills struct {
 	dirty *workqueue.Queue[types.NamespacedName]
 
@@ -60,6 +61,16 @@ func (w *standstills) keep(name types.NamespacedName, s standstill) {
 	}
 }
 
+// waits reports whether the wish of a claim must wait, and makes the claim dirty at the end of the wait.
+func (w *standstills) waits(name types.NamespacedName, wanted wish) bool {
+	s, stays := w.of(name)
+	if !stays || s.wish != wanted || !time.Now().Before(s.until) {
+		return false
+	}
+	w.dirty.AddAt(name, s.until)
+	return true
+}
+
 // forget removes the reason of a claim.
 func (w *standstills) forget(name types.NamespacedName) {
 	w.mu.Lock()
@@ -67,7 +78,7 @@ func (w *standstills) forget(name types.NamespacedName) {
 	delete(w.claims, name)
 }
 
-// resume is forget, but keeps the reason while a node makes the attempt that mayTry allowed.
+// resume is forget, but keeps the reason while a node makes the attempt that expansions.mayTry allowed.
 func (w *standstills) resume(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,4 +86,20 @@ func (w *standstills) resume(name types.NamespacedName) {
 		return
 	}
 	delete(w.claims, name)
+}
+
+// named returns what a pointer to a name holds, "" for none.
+func named(name *string) string {
+	if name == nil {
+		return ""
+	}
+	return *name
+}
+
+// classOf returns the name of a claim's storage class, "" for none.
+func classOf(claim *v1.PersistentVolumeClaim) string {
+	if name, annotated := claim.Annotations[v1.BetaStorageClassAnnotation]; annotated {
+		return name
+	}
+	return named(claim.Spec.StorageClassName)
 }

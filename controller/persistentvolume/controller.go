@@ -172,6 +172,7 @@ func (c *Controller) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
 	defer c.queue.Stop()
 	feeds.Go(func() { c.seen.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.seen.attributes.Follow(ctx, c.attributesChanged) })
 	feeds.Go(func() { c.seen.volumes.Follow(ctx, c.volumeChanged) })
 	feeds.Go(func() { c.seen.claims.Follow(ctx, c.claimChanged) })
 	feeds.Go(func() { c.seen.pods.Follow(ctx, c.podChanged) })

@@ -84,18 +84,16 @@ func TestTheAttributesClassIsInTheStatusOfABoundClaim(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := objectList{newClaim("c", wantsGold), newVolume("a", gold), newClaim("plain"), newVolume("b")}
-			inWorld(t, append(all, newClaim("made", ofClass("x"), wantsGold), newClass("x")), func(t *testing.T, w *world) {
-				c, _ := w.start(with(w), Options{})
+			inWorld(t, append(all, newClaim("made", ofClass("x"), wantsGold), newClass("x"), attributesClass("gold")), func(t *testing.T, w *world) {
+				w.start(with(w), Options{})
 				idle()
 				w.requireBound("c", "a")
 				assert.Equal(t, ptr("gold"), w.claim("c").Status.CurrentVolumeAttributesClassName)
 				assert.Nil(t, w.claim("plain").Status.CurrentVolumeAttributesClassName)
-				assert.Equal(t, v1.ClaimPending, w.claim("made").Status.Phase, "no plugin would be given the class' parameters")
-				assert.Empty(t, w.claim("made").Status.CurrentVolumeAttributesClassName)
-				assert.Zero(t, w.calls(fake.MethodProvision))
-				if pending := c.Pending(); assert.Len(t, pending, 1) {
-					assert.ErrorIs(t, pending[0].Err, volume.ErrInfeasible)
-				}
+				w.requireBound("made", "pvc-uid-made")
+				assert.Equal(t, ptr("gold"), w.claim("made").Status.CurrentVolumeAttributesClassName)
+				assert.Equal(t, ptr("gold"), w.volume("pvc-uid-made").Spec.VolumeAttributesClassName)
+				assert.Equal(t, map[string]string{fake.ParameterTier: "gold"}, w.plugin.Backend().Attributes("pvc-uid-made"))
 			})
 		})
 	}

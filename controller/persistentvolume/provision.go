@@ -45,8 +45,12 @@ func (p *provisioning) provision(
 	if _, err := volume.RequestedBytes(claim); err != nil {
 		return false, p.pending.wait(ctx, claim, provisioningFailed(err))
 	}
-	if err := refuseAttributesClass(claim); err != nil {
+	attributes, err := p.attributesFor(ctx, claim, plugin)
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, volume.ErrInfeasible) {
 		return false, p.pending.wait(ctx, claim, provisioningFailed(err))
+	}
+	if err != nil {
+		return false, p.notBegun(ctx, claim, err)
 	}
 	if err := p.queue.CheckBackoff(work.Item{Kind: work.Claim, Name: store.NameOf(claim)}, claim.UID); err != nil {
 		return false, err
@@ -60,7 +64,7 @@ func (p *provisioning) provision(
 	if err != nil {
 		return false, err
 	}
-	made, err := p.storage.Make(ctx, claim, job)
+	made, err := p.storage.Make(ctx, claim, job.With(attributes))
 	if err == nil && p.binder.CreateBound(ctx, claim, made) {
 		p.recordMade(claim, made)
 		return true, nil
@@ -79,14 +83,31 @@ func (p *provisioning) provision(
 	return err == nil, err
 }
 
-// refuseAttributesClass refuses a claim that names a VolumeAttributesClass. Its volume would not have what the class says.
-func refuseAttributesClass(claim *v1.PersistentVolumeClaim) error {
-	name := objects.Deref(claim.Spec.VolumeAttributesClassName)
+// attributesFor returns the class of attributes that a claim names; nil when it names none. The error matches store.ErrNotFound if the
+// class does not exist, and volume.ErrInfeasible if it is for another driver, or the plugin takes none: the volume would not have what
+// the class says.
+func (p *provisioning) attributesFor(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, plugin volume.ProvisionableVolumePlugin,
+) (*storagev1.VolumeAttributesClass, error) {
+	name, pluginName := objects.Deref(claim.Spec.VolumeAttributesClassName), plugin.GetPluginName()
 	if name == "" {
-		return nil
+		return nil, nil
 	}
-	return fmt.Errorf("the claim names volume attributes class %q, and no plugin is given the parameters of one: name none, or make a "+
-		"volume of that class by hand: %w", name, volume.ErrInfeasible)
+	if !p.plugins.Capabilities(pluginName).Has(volume.CapModify) {
+		return nil, fmt.Errorf("the claim names volume attributes class %q, and plugin %q takes the parameters of none: name none, or make a "+
+			"volume of that class by hand: %w", name, pluginName, volume.ErrInfeasible)
+	}
+	class, err := store.Get[*storagev1.VolumeAttributesClass](ctx, p.store, "", name)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, fmt.Errorf("volume attributes class %q does not exist: create it, or name another: %w", name, err)
+	case err != nil:
+		return nil, err
+	case !volume.IsDriverOfPlugin(class.DriverName, pluginName):
+		return nil, fmt.Errorf("volume attributes class %q is for driver %q, and the volume is made by plugin %q: name a class of that plugin: %w",
+			name, class.DriverName, pluginName, volume.ErrInfeasible)
+	}
+	return class, nil
 }
 
 // prepare refuses what cannot work before anything is begun.
@@ -265,7 +286,11 @@ func (p *provisioning) finish(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil && !errors.Is(err, storage.ErrSourceGone) {
 		return p.orphaned(claim, err)
 	}
-	made, err := p.storage.Make(ctx, claim, job)
+	attributes, err := p.attributesFor(ctx, claim, plugin)
+	if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, volume.ErrInfeasible) {
+		return p.orphaned(claim, err)
+	}
+	made, err := p.storage.Make(ctx, claim, job.With(attributes))
 	if err == nil {
 		_, err = p.save(ctx, claim, made)
 	}

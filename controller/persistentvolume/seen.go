@@ -19,6 +19,8 @@ type seen struct {
 	classes     *store.Mirror[*storagev1.StorageClass]
 	pods        *store.Mirror[*v1.Pod]
 	attachments *store.Mirror[*storagev1.VolumeAttachment]
+	// attributes are followed to learn of new classes. A store may not know them: nothing waits until they are read.
+	attributes *store.Mirror[*storagev1.VolumeAttributesClass]
 	// volumesOf are the volumes that name a claim, podsOf the pods that refer to a claim, by its name.
 	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
 	podsOf    *store.Index[*v1.Pod, types.NamespacedName]
@@ -34,6 +36,7 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 		classes:     store.NewMirror[*storagev1.StorageClass](s, options),
 		pods:        store.NewMirror[*v1.Pod](s, options),
 		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, options),
+		attributes:  store.NewMirror[*storagev1.VolumeAttributesClass](s, options),
 	}
 	see.volumesOf = store.NewIndex(see.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
 		if pv.Spec.ClaimRef == nil {

@@ -42,6 +42,16 @@ func (c *Controller) classChanged(*storagev1.StorageClass) {
 	}
 }
 
+// attributesChanged is called when a class of attributes is new, changed or gone. It wakes every claim without a volume that
+// names it.
+func (c *Controller) attributesChanged(class *storagev1.VolumeAttributesClass) {
+	for _, claim := range c.seen.claims.All() {
+		if claim.Spec.VolumeName == "" && objects.Deref(claim.Spec.VolumeAttributesClassName) == class.Name {
+			c.queue.Add(work.Claim, store.NameOf(claim))
+		}
+	}
+}
+
 // volumeChanged is called when a volume is new, changed or gone.
 func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	c.matcher.Refresh(pv.Name)

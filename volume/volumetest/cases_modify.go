@@ -47,7 +47,7 @@ func modifyCases() []Case {
 		},
 		{
 			Rule: "H8", Group: "modify", Name: "new volume",
-			Sentence: "Provision MUST give a new volume the attributes that MutableParameters name. For one that the plugin does not know it MUST fail with an error that matches ErrInfeasible, and MUST make no volume.",
+			Sentence: "Provision MUST give a new volume the attributes that MutableParameters name. With others for the same PVName it MUST give the volume these, or return an error. For one that the plugin does not know it MUST fail with an error that matches ErrInfeasible.",
 			Needs:    volume.CapModify | volume.CapProvision, run: provisionedWithAttributes,
 		},
 	}
@@ -230,6 +230,10 @@ func provisionedWithAttributes(e *env) {
 		e.crash()
 		e.provision(options)
 		m.expect(options.MutableParameters)
+		options.MutableParameters = maps.Clone(e.config.MutableParameters[1-which])
+		if _, err := e.tryProvision(options); err == nil {
+			m.expect(options.MutableParameters)
+		}
 	}
 	options := e.volumeOptions()
 	options.MutableParameters = map[string]string{unknownKey: "value"}

@@ -41,6 +41,14 @@ type Job struct {
 	plugin volume.ProvisionableVolumePlugin
 	node   *v1.Node             // for which it is made; nil unless the class waits for its first consumer
 	source *v1.PersistentVolume // whose content it gets; nil for none
+	// attributes is the class of the attributes that it gets; nil for none.
+	attributes *storagev1.VolumeAttributesClass
+}
+
+// With returns the job of a volume that gets the attributes of a class; nil means none.
+func (j Job) With(attributes *storagev1.VolumeAttributesClass) Job {
+	j.attributes = attributes
+	return j
 }
 
 // Prepare refuses what cannot work before anything is begun. An error that matches [ErrSourceGone] comes with a Job without a source.
@@ -61,7 +69,7 @@ func (p *Plugins) Make(ctx context.Context, claim *v1.PersistentVolumeClaim, job
 	if err != nil {
 		return nil, err
 	}
-	complete(pv, claim, job.class)
+	complete(pv, claim, job)
 	if err := fit.CheckProvisioned(pv, claim); err != nil {
 		return nil, p.Discard(ctx, claim, pv, fmt.Errorf("plugin %q made what was not asked for: %w", job.plugin.GetPluginName(), err))
 	}
@@ -77,6 +85,9 @@ func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim
 		PVC:                           claim.DeepCopy(),
 		Parameters:                    maps.Clone(class.Parameters),
 		Source:                        job.source.DeepCopy(),
+	}
+	if job.attributes != nil {
+		options.MutableParameters = maps.Clone(job.attributes.Parameters)
 	}
 	name := pluginCall{plugin: job.plugin.GetPluginName(), method: "Provision", volume: options.PVName}
 	name.secrets = options.Secrets(p.plugins.PublicKeys(name.plugin))
@@ -100,11 +111,15 @@ func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim
 }
 
 // complete fills in what the controller, not the plugin, knows of a new volume.
-func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) {
+func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, job Job) {
+	class := job.class
 	pv.Namespace, pv.ResourceVersion, pv.UID = "", "", ""
 	pv.Spec.ClaimRef = objects.ClaimRef(claim)
 	pv.Spec.StorageClassName = class.Name
-	pv.Spec.VolumeAttributesClassName = nil // No plugin is given the parameters of one.
+	pv.Spec.VolumeAttributesClassName = nil
+	if job.attributes != nil {
+		pv.Spec.VolumeAttributesClassName = &job.attributes.Name
+	}
 	pv.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending}
 	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
 		pv.Spec.PersistentVolumeReclaimPolicy = objects.ReclaimPolicy(class)

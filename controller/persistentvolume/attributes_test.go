@@ -1,0 +1,127 @@
+package persistentvolume
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/controller/expand"
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// attributesClass is a class of the fake plugin's driver, whose parameter is its own name.
+func attributesClass(name string) *storagev1.VolumeAttributesClass {
+	return &storagev1.VolumeAttributesClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, DriverName: "fake.example.com", Parameters: map[string]string{fake.ParameterTier: name},
+	}
+}
+
+func wants(class string) func(*v1.PersistentVolumeClaim) {
+	return func(claim *v1.PersistentVolumeClaim) { claim.Spec.VolumeAttributesClassName = &class }
+}
+
+// A claim whose class of attributes is not there waits for it, with one event.
+func TestAClaimWaitsForItsAttributesClass(t *testing.T) {
+	inWorld(t, objectList{newClaim("c", ofClass("x"), wants("gold")), newClass("x")}, func(t *testing.T, w *world) {
+		c := w.settle()
+		why, pending := c.Why(store.NameOf(newClaim("c")))
+		require.True(t, pending)
+		assert.ErrorIs(t, why.Err, store.ErrNotFound)
+		assert.Contains(t, volume.WhyUnbound(w.claim("c")), `volume attributes class "gold" does not exist: create it`)
+		sleepUntilIdle()
+		assert.Equal(t, []string{ReasonProvisioningFailed}, w.reasons())
+		assert.Zero(t, w.calls(fake.MethodProvision))
+		w.create(attributesClass("gold"))
+		idle()
+		w.requireBound("c", "pvc-uid-c")
+		assert.Equal(t, map[string]string{fake.ParameterTier: "gold"}, w.plugin.Backend().Attributes("pvc-uid-c"))
+	})
+}
+
+// A claim is refused whose volume would not have what its class says.
+func TestAnAttributesClassThatCannotBeMetIsRefused(t *testing.T) {
+	foreign := attributesClass("gold")
+	foreign.DriverName = "other.example.com"
+	unknown := attributesClass("gold")
+	unknown.Parameters = map[string]string{"colour": "red"}
+	for name, test := range map[string]struct {
+		class   *storagev1.VolumeAttributesClass
+		without volume.Capabilities
+		calls   int
+		message string
+	}{
+		"a class of another driver":     {foreign, 0, 0, `is for driver "other.example.com"`},
+		"a plugin that takes none":      {attributesClass("gold"), volume.CapModify, 0, "takes the parameters of none"},
+		"a parameter that is not known": {unknown, 0, 0, `parameter "colour" is not known`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			class := newClass("x")
+			class.Provisioner = "example.com/limited"
+			if test.class == foreign || test.class == unknown {
+				class = newClass("x")
+			}
+			inWorld(t, objectList{newClaim("c", ofClass("x"), wants("gold")), class, test.class}, func(t *testing.T, w *world) {
+				limited := fake.NewPlugin(fake.PluginOptions{Name: "example.com/limited", Mounter: noMounts{}, Without: test.without})
+				require.NoError(t, w.plugins.InitPlugins(t.Context(), limited))
+				c := w.settle()
+				why, pending := c.Why(store.NameOf(newClaim("c")))
+				require.True(t, pending)
+				assert.ErrorIs(t, why.Err, volume.ErrInfeasible)
+				assert.Contains(t, why.Message, test.message)
+				assert.Zero(t, w.calls(fake.MethodProvision))
+				assert.Empty(t, w.plugin.Backend().Handles())
+				w.requireNoVolume("pvc-uid-c")
+			})
+		})
+	}
+}
+
+// A volume that an interrupted attempt has made gets the attributes of the class that its claim names now.
+func TestAClaimThatNamesAnotherAttributesClassWhileItsVolumeIsMade(t *testing.T) {
+	inWorld(t, objectList{newClass("x"), attributesClass("slow"), attributesClass("fast")}, func(t *testing.T, w *world) {
+		w.plugin.Inject(fake.MethodProvision, fake.FailAfter(volume.Uncertain(errCrashed)))
+		w.settle()
+		w.create(newClaim("c", ofClass("x"), wants("slow")))
+		idle()
+		require.Equal(t, map[string]string{fake.ParameterTier: "slow"}, w.plugin.Backend().Attributes("pvc-uid-c"))
+		changed := w.claim("c")
+		changed.Spec.VolumeAttributesClassName = ptr("fast")
+		_, err := store.Update(t.Context(), w.store, changed)
+		require.NoError(t, err)
+		sleepUntilIdle()
+		w.requireBound("c", "pvc-uid-c")
+		assert.Equal(t, ptr("fast"), w.volume("pvc-uid-c").Spec.VolumeAttributesClassName)
+		assert.Equal(t, map[string]string{fake.ParameterTier: "fast"}, w.plugin.Backend().Attributes("pvc-uid-c"))
+	})
+}
+
+// The controller that binds leaves a claim alone whose class changes, whatever its volume has meanwhile.
+func TestABoundClaimIsModifiedBesideThisController(t *testing.T) {
+	all := objectList{newClaim("c", ofClass("x"), wants("slow")), newClass("x"), attributesClass("slow"), attributesClass("fast")}
+	inWorld(t, all, func(t *testing.T, w *world) {
+		w.settle()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- expand.New(w.plugins, w.store, expand.Options{Events: w.events}).Run(ctx) }()
+		defer func() { cancel(); require.NoError(t, <-ended) }()
+		for _, class := range []string{"fast", "slow"} {
+			changed := w.claim("c")
+			changed.Spec.VolumeAttributesClassName = &class
+			_, err := store.Update(t.Context(), w.store, changed)
+			require.NoError(t, err)
+			sleepUntilIdle()
+			w.requireBound("c", "pvc-uid-c")
+			assert.Equal(t, &class, w.claim("c").Status.CurrentVolumeAttributesClassName)
+			assert.Equal(t, &class, w.volume("pvc-uid-c").Spec.VolumeAttributesClassName)
+			assert.Equal(t, class, w.plugin.Backend().Attributes("pvc-uid-c")[fake.ParameterTier])
+		}
+		assert.Equal(t, 1, w.calls(fake.MethodProvision))
+	})
+}
