@@ -80,14 +80,16 @@ func changing() []rule {
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_CREAT)...)
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_TRUNC)...)
 	return append(rules, when(unix.SYS_IOCTL, 1,
-		growExt4, growXFS, unix.FICLONE,
+		growExt4, growXFS, unix.FICLONE, freeze, thaw,
 		unix.LOOP_SET_FD, unix.LOOP_CLR_FD, unix.LOOP_SET_STATUS, unix.LOOP_SET_STATUS64, loopChangeFd,
 		unix.LOOP_SET_CAPACITY, unix.LOOP_SET_DIRECT_IO, unix.LOOP_SET_BLOCK_SIZE, unix.LOOP_CONFIGURE,
 		unix.LOOP_CTL_ADD, unix.LOOP_CTL_REMOVE, unix.LOOP_CTL_GET_FREE)...)
 }
 
-// Requests that x/sys does not have: LOOP_CHANGE_FD, EXT4_IOC_RESIZE_FS and XFS_IOC_FSGROWFSDATA.
+// Requests that x/sys does not have: LOOP_CHANGE_FD, EXT4_IOC_RESIZE_FS, XFS_IOC_FSGROWFSDATA, FIFREEZE and FITHAW.
 const (
+	freeze       = 0xc0045877
+	thaw         = 0xc0045878
 	loopChangeFd = 0x4c06
 	growExt4     = 0x40086610
 	growXFS      = 0x4010586e

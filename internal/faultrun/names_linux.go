@@ -71,6 +71,7 @@ func requestName(request uint32) string {
 		unix.LOOP_CTL_ADD: "LOOP_CTL_ADD", unix.LOOP_CTL_REMOVE: "LOOP_CTL_REMOVE", loopChangeFd: "LOOP_CHANGE_FD",
 		unix.BLKGETSIZE64: "BLKGETSIZE64", unix.BLKGETDISKSEQ: "BLKGETDISKSEQ",
 		growExt4: "EXT4_IOC_RESIZE_FS", growXFS: "XFS_IOC_FSGROWFSDATA", unix.FICLONE: "FICLONE",
+		freeze: "FIFREEZE", thaw: "FITHAW",
 	}
 	if name, ok := names[request]; ok {
 		return name

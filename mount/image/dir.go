@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/volumekit/volumekit/mount"
 )
@@ -80,6 +81,30 @@ func (d *Dir) Open(name string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	return file, nil
+}
+
+// Create makes an empty file, with mode 0600. The error for an existing one matches fs.ErrExist.
+func (d *Dir) Create(name string) (*os.File, error) {
+	file, err := d.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("image in %q: %w", d.path, err)
+	}
+	return file, nil
+}
+
+// Names returns the names of all that is in the directory, sorted.
+func (d *Dir) Names() ([]string, error) {
+	dir, err := d.root.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("directory of images: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("directory of images %q: %w", d.path, err)
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // Is reports whether name still leads to this file.

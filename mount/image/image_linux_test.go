@@ -92,6 +92,28 @@ func TestAnImageIsMadeByOneAndNeverInThePlaceOfAnother(t *testing.T) {
 	require.NoError(t, dir.Remove("2.img", anew))
 	assert.NoFileExists(t, filepath.Join(path, "2.img"))
 	require.NoError(t, dir.RemoveLeftOver("1.partial"), "there is none")
+	_, err = dir.LockLeftOver("1.partial")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestALeftOverIsLockedByOne(t *testing.T) {
+	dir, _ := newDir(t)
+	file, err := dir.Create("1.partial")
+	require.NoError(t, err)
+	defer file.Close()
+	_, err = dir.Create("1.partial")
+	require.ErrorIs(t, err, fs.ErrExist)
+	locked, err := dir.LockLeftOver("1.partial")
+	require.NoError(t, err)
+	_, err = dir.LockLeftOver("1.partial")
+	require.ErrorIs(t, err, mount.ErrTransient)
+	require.NoError(t, locked.Close())
+	locked, err = dir.LockLeftOver("1.partial")
+	require.NoError(t, err)
+	require.NoError(t, locked.Close())
+	names, err := dir.Names()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"1.partial"}, names)
 }
 
 func TestAFileIsExtendedAndNeverMadeShorter(t *testing.T) {

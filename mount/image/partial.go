@@ -52,7 +52,7 @@ func (d *Dir) errBusy(name string, err error) error {
 // RemoveLeftOver removes the partial image of a process that is gone. None is no error; one that is being made is an error
 // that matches mount.ErrTransient.
 func (d *Dir) RemoveLeftOver(name string) error {
-	file, err := d.Open(name, os.O_RDONLY)
+	file, err := d.LockLeftOver(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -60,10 +60,21 @@ func (d *Dir) RemoveLeftOver(name string) error {
 		return err
 	}
 	defer file.Close()
-	if err := tryLock(file); err != nil {
-		return d.errBusy(name, err)
-	}
 	return d.Remove(name, file)
+}
+
+// LockLeftOver opens and locks the partial image of a process that is gone. The error for none matches fs.ErrNotExist, and for
+// one that is being made mount.ErrTransient.
+func (d *Dir) LockLeftOver(name string) (*os.File, error) {
+	file, err := d.Open(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	if err := tryLock(file); err != nil {
+		file.Close()
+		return nil, d.errBusy(name, err)
+	}
+	return file, nil
 }
 
 // Publish gives a partial image its final name, which must not exist. The caller must then sync the directory.

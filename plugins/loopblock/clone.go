@@ -1,6 +1,7 @@
 package loopblock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 
 // CopyProgress is how far the copy of an image is.
 type CopyProgress struct {
-	// Volume and Source are the handles of the volume that is made and of the one that is copied.
+	// Volume is the handle of the volume that is made, or the name of the snapshot. Source is the handle of what is copied.
 	Volume, Source string
 	// Done is how much of the image is copied, and Size all of it, in bytes; holes count, and take no time.
 	Done, Size int64
@@ -27,9 +28,17 @@ type origin struct {
 	handle string
 	// gone is true when there is nothing to be copied any more, so that only a copy that was made before can be found.
 	gone bool
+	// snapshot is the handle of the snapshot from which the volume is restored; empty means none. record and member are what it
+	// is, once that is known.
+	snapshot string
+	record   snapshotRecord
+	member   int
 }
 
-func (o origin) isNone() bool { return o == origin{} }
+func (o origin) isNone() bool { return o.handle == "" && o.snapshot == "" && !o.gone }
+
+// name is the handle of what is copied.
+func (o origin) name() string { return cmp.Or(o.handle, o.snapshot) }
 
 // CanClone implements volume.CloneableVolumePlugin: every volume can be copied.
 func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
@@ -39,8 +48,11 @@ func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
 
 // of makes a request one for a copy, where the claim has a source of data.
 func (r *request) of(options volume.VolumeOptions) error {
+	if options.Snapshot != nil {
+		return r.fromSnapshot(options)
+	}
 	if options.Source == nil {
-		r.origin = origin{gone: namesClaim(options.PVC)}
+		r.origin = origin{gone: namesClaim(options.PVC) || namesSnapshot(options.PVC)}
 		return nil
 	}
 	src, err := sourceOf(volume.NewSpecFromPersistentVolume(options.Source, false))
@@ -102,6 +114,11 @@ func (c copying) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return c.renew(ctx)
+}
+
+// renew makes a volume of its own of what was copied.
+func (c copying) renew(ctx context.Context) error {
 	if err := checkContent(ctx, c.to, c.request.fsType); err != nil {
 		return err
 	}
@@ -121,7 +138,7 @@ func (c copying) quiet(ctx context.Context) error {
 			return err
 		}
 	}
-	logger := c.plugin.options.Logger.With("volume", c.request.handle, "source", c.request.origin.handle)
+	logger := c.plugin.options.Logger.With("volume", c.request.handle, "source", c.request.origin.name())
 	logger.Info("the image is copied, since its filesystem cannot share its blocks or all space is to be taken")
 	if err := c.copyAll(ctx); err != nil {
 		return err
@@ -207,7 +224,7 @@ func (c copying) copyAll(ctx context.Context) error {
 	return image.CopyData(ctx, c.to, c.from, func(done, size int64) {
 		if c.plugin.options.Progress != nil {
 			c.plugin.options.Progress(CopyProgress{
-				Volume: c.request.handle, Source: c.request.origin.handle, Done: done, Size: size,
+				Volume: c.request.handle, Source: c.request.origin.name(), Done: done, Size: size,
 			})
 		}
 	})

@@ -32,9 +32,14 @@ func copyOf(source *volume.Spec, name, size string, parameters ...string) volume
 // over moves the images to a filesystem of its own, in an image of its own, until the end of the test.
 func (n *node) over(fsType string) {
 	n.t.Helper()
+	n.overOf(fsType, "900Mi")
+}
+
+func (n *node) overOf(fsType, size string) {
+	n.t.Helper()
 	requireTool(n.t, fsType)
 	options := claimOf("below", "fstype", fsType)
-	options.PVC.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("900Mi")
+	options.PVC.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse(size)
 	below, err := n.tryProvision(n.t.Context(), options)
 	require.NoError(n.t, err)
 	first, dir := n.plugin, n.stage(below)

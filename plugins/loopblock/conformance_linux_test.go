@@ -21,7 +21,8 @@ func TestConformance(t *testing.T) {
 		FSGroup:   true,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
 			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock |
-			volume.CapExpand | volume.CapNodeExpand | volume.CapClone,
+			volume.CapExpand | volume.CapNodeExpand | volume.CapClone |
+			volume.CapSnapshot | volume.CapListSnapshots | volume.CapGroupSnapshot,
 	})
 }
 

@@ -80,7 +80,22 @@
 // be attached for writing meanwhile; a source in use is an error that matches volume.ErrInUse. [Options].Progress reports the
 // progress. An interrupted copy begins anew: give the controller a CallTimeout in which the largest volume can be copied.
 //
-// There are no snapshots. The plugin works on Linux, as root. Elsewhere every call that touches the machine returns an error
+// # Snapshots
+//
+// A snapshot N of a volume is the image {BaseDir}/N.0.id.snap and the record {BaseDir}/N.snapshot, which is written last, in one
+// step, also for all snapshots of a group: without it there is no snapshot. A snapshot needs no volume: its source may be deleted.
+//
+// A volume that is attached nowhere, or read-only, is copied while it cannot be attached for writing. The filesystem of a volume
+// that is staged is frozen meanwhile (mount/freeze), and those of a group together: the snapshot has all that was written
+// before, and a clean filesystem. If the images' filesystem shares blocks (xfs and btrfs), that takes moments. Otherwise the data
+// is copied without holes. No volume stays frozen longer than [Options].FreezeLimit, also if this process is killed: the copy is
+// then removed, and the error matches [ErrTimeout]. This takes sh, timeout, cat and fsfreeze. A raw block volume that is attached
+// for writing is shared in one step, on xfs and btrfs alone, and not in a group.
+//
+// A claim whose data source is a snapshot gets a volume with its content and its filesystem, under an identity of its own. The
+// claim must request at least the snapshot's restore size, and may request more.
+//
+// The plugin works on Linux, as root. Elsewhere every call that touches the machine returns an error
 // that matches volume.ErrUnsupported or mount.ErrUnsupported.
 //
 // # Reading it
@@ -93,6 +108,10 @@
 //	provision.go    what a claim asks for, and the PersistentVolume that it gets
 //	images.go       an image is made, whole or not at all
 //	clone.go        or filled with the content of another
+//	snapshot.go     what is asked about snapshots; snapshots.go: their records
+//	taking.go       how they are made: who is kept from writing
+//	frozen.go       for how long, also if the process is killed
+//	restore.go      a volume is made of one
 //	attach.go       an image gets a loop device; limits.go: how many the node may have
 //	devices.go      which loop device has which image
 //	stage.go        the filesystem is mounted

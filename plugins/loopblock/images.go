@@ -53,6 +53,10 @@ type request struct {
 	fsType      string
 	preallocate bool
 	origin      origin
+	// Of a volume that is restored, asked is the size that the claim asks for, and chosen the filesystem that its class names, or
+	// empty.
+	asked  int64
+	chosen string
 }
 
 // fill writes the content of an incomplete image.

@@ -26,14 +26,14 @@ const nodeName = "node-1"
 
 // node is a node with the plugin, in a directory of its own.
 type node struct {
-	t       *testing.T
+	t       testing.TB
 	root    string
 	images  string
 	mounter *mount.Mounter
 	plugin  *loopblock.Plugin
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	mounttest.RequireRoot(t)
 	requireTool(t, "ext4")
@@ -205,12 +205,12 @@ func sum(t *testing.T, path string) []byte {
 	return hash.Sum(nil)
 }
 
-func write(t *testing.T, path, content string) {
+func write(t testing.TB, path, content string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
-func assertContent(t *testing.T, path, want string) {
+func assertContent(t testing.TB, path, want string) {
 	t.Helper()
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)

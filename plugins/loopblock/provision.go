@@ -118,7 +118,7 @@ func (p *Plugin) checkClaim(claim *v1.PersistentVolumeClaim, r request) error {
 	limit, limited := spec.Resources.Limits[v1.ResourceStorage]
 	switch {
 	case r.origin.isNone() && (spec.DataSource != nil || spec.DataSourceRef != nil):
-		return fmt.Errorf("the claim's data source is no claim, and this plugin copies volumes only: %w", volume.ErrInfeasible)
+		return fmt.Errorf("the claim's data source is neither a claim nor a snapshot, and this plugin copies nothing else: %w", volume.ErrInfeasible)
 	case !volume.ContainsAllAccessModes(p.GetAccessModes(), spec.AccessModes):
 		return fmt.Errorf("access modes %v: use those of %v: %w", spec.AccessModes, p.GetAccessModes(), volume.ErrInfeasible)
 	case limited && limit.CmpInt64(r.size) < 0:
@@ -150,20 +150,27 @@ func (p *provisioner) Provision(
 		return nil, err
 	}
 	defer dir.Close()
-	write := formatNew
-	if !p.request.origin.isNone() {
+	r, write := p.request, formatNew
+	switch {
+	case r.origin.snapshot != "":
+		write = p.plugin.restore
+		r, err = p.plugin.resolve(ctx, dir, r)
+	case !r.origin.isNone():
 		write = p.plugin.clone
 	}
-	size, err := ensure(ctx, dir, p.request, write)
+	var size int64
+	if err == nil {
+		size, err = ensure(ctx, dir, r, write)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("making the image of volume %q: %w", p.request.handle, classify(err))
 	}
-	return p.persistentVolume(size), nil
+	return p.persistentVolume(r.fsType, size), nil
 }
 
-func (p *provisioner) persistentVolume(size int64) *v1.PersistentVolume {
+func (p *provisioner) persistentVolume(fsType string, size int64) *v1.PersistentVolume {
 	mode := v1.PersistentVolumeFilesystem
-	if p.request.fsType == noFilesystem {
+	if fsType == noFilesystem {
 		mode = v1.PersistentVolumeBlock
 	}
 	modes := append([]v1.PersistentVolumeAccessMode(nil), p.options.PVC.Spec.AccessModes...)
@@ -180,7 +187,7 @@ func (p *provisioner) persistentVolume(size int64) *v1.PersistentVolume {
 			MountOptions:                  volume.JoinMountOptions(p.options.MountOptions, nil),
 			VolumeMode:                    &mode,
 			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
-				Driver: Driver, VolumeHandle: p.request.handle, FSType: p.request.fsType,
+				Driver: Driver, VolumeHandle: p.request.handle, FSType: fsType,
 			}},
 		},
 	}

@@ -112,5 +112,8 @@ func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error 
 	if err := n.plugin.mounts.checkPath(deviceMountPath); err != nil {
 		return err
 	}
+	if err := n.plugin.thawBeforeUnmount(ctx, filepath.Base(deviceMountPath)); err != nil {
+		return classify(err)
+	}
 	return classify(n.plugin.mounts.takeOff(ctx, deviceMountPath, filepath.Base(deviceMountPath)))
 }

@@ -1,0 +1,273 @@
+package loopblock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/mount/format"
+	"github.com/volumekit/volumekit/mount/freeze"
+	"github.com/volumekit/volumekit/mount/image"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// taking makes the snapshots of one name: of one volume, or of a group.
+type taking struct {
+	plugin  *Plugin
+	name    string
+	group   bool
+	members []*member // by handle
+	created time.Time
+}
+
+// member is one volume of which a snapshot is being made.
+type member struct {
+	source   source
+	from, to *os.File
+	use      use
+	device   loop.Device // zero for one that is quiet
+}
+
+// use says who may write to an image.
+type use uint8
+
+const (
+	quiet  use = iota // nobody, and Attach is locked out
+	staged            // the pods' filesystem, which can be frozen
+	loose             // someone with the device, whom nothing stops
+)
+
+// make returns the record of the name, which it makes unless it exists.
+func (t *taking) make(ctx context.Context) (snapshotRecord, error) {
+	record, err := inImages(ctx, t.plugin, "snapshot "+t.name, func(dir *image.Dir) (snapshotRecord, error) {
+		record, err := t.existing(dir)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return record, err
+		}
+		lock, err := dir.Begin(t.name + lockSuffix)
+		if err != nil {
+			return snapshotRecord{}, err
+		}
+		defer lock.Close()
+		record, err = t.existing(dir) // another process may have made it since
+		if errors.Is(err, fs.ErrNotExist) {
+			record, err = t.makeLocked(ctx, dir, lock)
+		}
+		// This does nothing after the rename.
+		return record, errors.Join(err, dir.Remove(t.name+lockSuffix, lock))
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", volume.ErrNotFound, err)
+	}
+	return record, err
+}
+
+// existing returns the record of the name. If it is of other volumes, the error is a *volume.SnapshotSourceError.
+func (t *taking) existing(dir *image.Dir) (snapshotRecord, error) {
+	record, err := readRecord(dir, t.name)
+	if err != nil {
+		return snapshotRecord{}, err
+	}
+	if wanted := t.sources(); record.Group != t.group || !slices.Equal(record.sources(), wanted) {
+		return snapshotRecord{}, &volume.SnapshotSourceError{Name: t.name, Has: record.sources(), Wanted: wanted}
+	}
+	return record, dir.Sync() // an earlier process may have been killed before the sync
+}
+
+func (t *taking) sources() []string {
+	var handles []string
+	for _, m := range t.members {
+		handles = append(handles, m.source.handle)
+	}
+	return handles
+}
+
+// makeLocked makes the images, and then the record out of the lock. If it fails, no image is left.
+func (t *taking) makeLocked(ctx context.Context, dir *image.Dir, lock *os.File) (snapshotRecord, error) {
+	if err := deleteImages(dir, t.name); err != nil {
+		return snapshotRecord{}, err
+	}
+	record := snapshotRecord{Version: snapshotVersion, Name: t.name, ID: rand.Text(), Group: t.group}
+	err := t.makeImages(ctx, dir, &record)
+	if err == nil {
+		err = record.write(dir, lock)
+	}
+	if err != nil {
+		return snapshotRecord{}, errors.Join(err, deleteImages(dir, t.name))
+	}
+	if err := dir.Publish(t.name+lockSuffix, t.name+recordSuffix); err != nil {
+		return snapshotRecord{}, errors.Join(err, deleteImages(dir, t.name))
+	}
+	// The record exists, but it may not survive a power cut. The next call finds it and syncs again.
+	return record, volume.Uncertain(dir.Sync())
+}
+
+func (t *taking) makeImages(ctx context.Context, dir *image.Dir, record *snapshotRecord) error {
+	for i, m := range t.members {
+		file, err := dir.Create(record.imageName(i))
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		m.to = file
+	}
+	err := t.hold(ctx, t.members, func() error { return t.copyFrozen(ctx, dir) })
+	var lost *mount.AbandonedError
+	if errors.As(err, &lost) {
+		<-lost.Done() // it still writes
+	}
+	if err != nil {
+		return err
+	}
+	record.Created = t.created
+	for _, m := range t.members {
+		described, err := m.finish(ctx)
+		if err != nil {
+			return fmt.Errorf("the copy of volume %q: %w", m.source.handle, err)
+		}
+		record.Members = append(record.Members, described)
+	}
+	return nil
+}
+
+// hold opens the images of rest and calls do. Meanwhile nobody writes to them, unless they are attached for writing.
+func (t *taking) hold(ctx context.Context, rest []*member, do func() error) error {
+	if len(rest) == 0 {
+		return do()
+	}
+	m := rest[0]
+	_, err := withImage(ctx, t.plugin.devices.images, m.source.handle, func(from *os.File) (struct{}, error) {
+		m.from = from
+		return struct{}{}, t.holdOpen(ctx, m, func() error { return t.hold(ctx, rest[1:], do) })
+	})
+	return err
+}
+
+func (t *taking) holdOpen(ctx context.Context, m *member, next func() error) error {
+	loops, entered := t.plugin.devices.loops, false
+	err := loops.WhileUnwritten(ctx, m.from, func() error {
+		entered = true
+		return next()
+	})
+	if !errors.Is(err, loop.ErrInUse) || entered {
+		return err
+	}
+	if err := t.findUse(ctx, m); err != nil {
+		return err
+	}
+	return next()
+}
+
+// findUse finds out what a volume that is attached for writing is used by.
+func (t *taking) findUse(ctx context.Context, m *member) error {
+	p := t.plugin
+	device, err := p.devices.loops.FindFile(ctx, m.from)
+	if errors.Is(err, loop.ErrNotAttached) {
+		return fmt.Errorf("volume %q has just been detached: %w", m.source.handle, volume.ErrTransient)
+	}
+	if err != nil {
+		return err
+	}
+	m.device = device
+	there, mounted, err := p.mounts.at(ctx, p.mounts.stagingPath(m.source.handle))
+	if err != nil {
+		return err
+	}
+	if mounted && device.IsMountedAs(there) {
+		m.use = staged
+		return nil
+	}
+	m.use = loose
+	opened, err := p.devices.loops.DeviceOpened(ctx, device.Path)
+	if err == nil && (len(t.members) > 1 || !image.SharesInOneStep(m.from) || opened && !m.source.block) {
+		err = fmt.Errorf("volume %q is attached to %s for writing and not staged, so that its writers cannot be stopped: end the pods that use it: %w",
+			m.source.handle, device.Path, volume.ErrInUse)
+	}
+	return err
+}
+
+// copyFrozen freezes what is staged, copies everything, and proves that it was frozen all the time.
+func (t *taking) copyFrozen(ctx context.Context, dir *image.Dir) (err error) {
+	frozen, err := t.freeze(ctx, dir)
+	defer func() {
+		for _, f := range slices.Backward(frozen) {
+			err = errors.Join(err, f.thaw(dir))
+			t.plugin.options.Logger.Info("the volume was frozen", "volume", f.handle, "for", time.Since(f.begun))
+		}
+		if errors.Is(err, freeze.ErrLimit) || errors.Is(err, ErrTimeout) {
+			err = fmt.Errorf("%w: allow more than %v (Options.FreezeLimit), keep the images on xfs or btrfs, or end the pods that use the volumes: %w: %w",
+				ErrTimeout, t.plugin.freezeLimit(), volume.ErrInUse, err)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if len(frozen) > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, frozen[0].end, ErrTimeout)
+		defer cancel()
+	}
+	t.created = time.Now()
+	for _, m := range t.members {
+		if err := t.copy(ctx, m); err != nil {
+			return fmt.Errorf("copying volume %q: %w", m.source.handle, err)
+		}
+	}
+	return nil
+}
+
+// copy fills the image of a snapshot.
+func (t *taking) copy(ctx context.Context, m *member) error {
+	if m.use == loose {
+		if err := image.Sync(m.device.Path); err != nil {
+			return err
+		}
+	}
+	err := image.Share(m.to, m.from)
+	if !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	if m.use == loose {
+		return errors.Join(fmt.Errorf("the device is in use: %w", volume.ErrInUse), err)
+	}
+	info, err := m.from.Stat()
+	if err == nil {
+		err = m.to.Truncate(info.Size())
+	}
+	if err != nil {
+		return err
+	}
+	return image.CopyData(ctx, m.to, m.from, func(done, size int64) {
+		if tell := t.plugin.options.Progress; tell != nil {
+			tell(CopyProgress{Volume: t.name, Source: m.source.handle, Done: done, Size: size})
+		}
+	})
+}
+
+// finish makes the image of a snapshot durable, and describes it.
+func (m *member) finish(ctx context.Context) (snapshotMember, error) {
+	described := snapshotMember{Source: m.source.handle, FSType: noFilesystem}
+	info, err := m.to.Stat()
+	if err != nil {
+		return described, err
+	}
+	described.Size = info.Size()
+	if !m.source.block {
+		found, err := format.ProbeFile(ctx, m.to)
+		if err != nil {
+			return described, err
+		}
+		if !slices.Contains(fsTypes(), found.Type) || m.source.fsType != "" && m.source.fsType != found.Type {
+			return described, fmt.Errorf("it holds %s: %w", found, ErrNoFilesystem)
+		}
+		described.FSType = found.Type
+	}
+	return described, m.to.Sync()
+}
