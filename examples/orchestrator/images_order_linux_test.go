@@ -26,6 +26,9 @@ const (
 	doProvision = "provision"
 	doExpand    = "expand"
 	doDelete    = "delete"
+	// A snapshot of the volume is made, and deleted.
+	doSnapshot       = "snapshot"
+	doDeleteSnapshot = "delete snapshot"
 )
 
 // imageNode is where the plugin's images and mounts are.
@@ -72,6 +75,11 @@ func (o imageOrder) carryOut(ctx context.Context) error {
 		return err
 	case doExpand:
 		return o.expand(ctx, plugin)
+	case doSnapshot:
+		_, err := plugin.CreateSnapshot(ctx, volume.SnapshotOptions{Name: snapshotName, Source: o.spec()})
+		return err
+	case doDeleteSnapshot:
+		return plugin.DeleteSnapshot(ctx, snapshotName)
 	}
 	deleter, err := plugin.NewDeleter(o.spec())
 	if err != nil {
