@@ -176,7 +176,7 @@ func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) 
 	if err != nil {
 		return Device{}, err
 	}
-	if !a.alone || m.index.complete(device.DiskSeq) {
+	if !a.alone || m.index.isAlone(device, a.file.id) {
 		node.close()
 		return device, nil
 	}

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -183,6 +184,35 @@ func TestWhatIsWithdrawnIsClaimedUntilOthersHaveClosedIt(t *testing.T) {
 		return
 	}
 	assert.True(t, got.closed, "it could be mounted")
+}
+
+// TestAFileThatGotADeviceMeanwhileGetsNoSecondOne: another process attaches a file after this one has looked for its device. Then another
+// call of this process looks at all devices, and the next change is the attachment: nothing is left to be looked at.
+func TestAFileThatGotADeviceMeanwhileGetsNoSecondOne(t *testing.T) {
+	mounttest.RequireRoot(t)
+	opened, err := open(imageOf(t, "image"), unix.O_RDWR)
+	require.NoError(t, err)
+	defer opened.close()
+	f, err := regular(t.Context(), opened)
+	require.NoError(t, err)
+	ours := New(Options{})
+	require.NoError(t, ours.index.catchUp(t.Context(), 0))
+	found, err := ours.index.having(f)
+	require.NoError(t, err)
+	require.Empty(t, found)
+
+	theirs, err := New(Options{}).Attach(t.Context(), opened.name, AttachOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, ours.Detach(context.WithoutCancel(t.Context()), theirs)) })
+	require.NoError(t, ours.index.catchUp(t.Context(), 0))
+	ours.index.scanned(math.MaxInt64, nil, nil) // whatever others change on this machine
+
+	device, err := ours.attachFree(t.Context(), attachment{file: f, mode: unix.O_RDWR, alone: true})
+	require.NoError(t, err)
+	if device.Number != theirs.Number {
+		t.Cleanup(func() { assert.NoError(t, ours.Detach(context.WithoutCancel(t.Context()), device)) })
+	}
+	assert.Equal(t, theirs.Path, device.Path)
 }
 
 // asked calls look whenever somebody asks whether it has ended, as each step of a call does.

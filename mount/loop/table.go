@@ -110,6 +110,16 @@ func (r *rows) complete(seq uint64) bool {
 	return r.covers(seq)
 }
 
+// isAlone reports whether the table has every change up to the attachment of a device, and by all of them no other device has its
+// file. It is not enough that the table is complete: another call may have completed it, with a device of that file, since this call looked
+// for one.
+func (r *rows) isAlone(device Device, file identity) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	having := r.byFile[file]
+	return r.covers(device.DiskSeq) && len(r.silent) == 0 && len(having) == 1 && having[0] == device.Number
+}
+
 func (r *rows) covers(seq uint64) bool { return seq != 0 && seq <= r.upTo }
 
 // scanned says that all devices were looked at, after the change with number seq. before are the devices that were known
