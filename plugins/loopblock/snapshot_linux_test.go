@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/mount/freeze"
+	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -192,6 +194,40 @@ func TestSnapshotsOfAGroupInEachState(t *testing.T) {
 	require.NoError(t, n.plugin.DeleteSnapshot(t.Context(), "g/1"))
 	for _, name := range n.names() {
 		assert.True(t, strings.HasSuffix(name, ".img"), name)
+	}
+}
+
+// While the first volume of a group is copied, nothing can be written to the second.
+func TestAGroupIsOfOneMoment(t *testing.T) {
+	n := newNode(t)
+	one, two := n.withFile("one"), n.withFile("two")
+	if shares(t, n.images) {
+		t.Skip("missing: a temporary directory whose filesystem does not share blocks")
+	}
+	first, second := n.stage(one), n.stage(two)
+	done := make(chan struct{})
+	begin := sync.OnceFunc(func() {
+		go func() {
+			defer close(done)
+			for _, dir := range []string{first, second} {
+				path := filepath.Join(dir, "file")
+				assert.NoError(t, errors.Join(os.WriteFile(path, []byte("of later"), 0o644), image.Sync(path)))
+			}
+		}()
+		select {
+		case <-done: // as it is if the volumes are not frozen
+		case <-time.After(200 * time.Millisecond):
+		}
+	})
+	n.plugin = n.pluginWith(loopblock.Options{Mounter: n.mounter, FreezeLimit: time.Hour, Progress: func(loopblock.CopyProgress) { begin() }})
+	group, err := n.plugin.CreateGroupSnapshot(t.Context(), volume.GroupSnapshotOptions{Name: "g", Sources: []*volume.Spec{one, two}})
+	require.NoError(t, err)
+	<-done
+	assertContent(t, filepath.Join(second, "file"), "of later")
+	n.release(one)
+	n.release(two)
+	for i, made := range group.Snapshots {
+		n.requireFile(n.restore(made, one, fmt.Sprint("restored-", i), "32Mi"), "of both")
 	}
 }
 
