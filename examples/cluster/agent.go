@@ -40,11 +40,12 @@ type agent struct {
 
 // agentOptions say which node it is.
 type agentOptions struct {
-	node   types.NodeName
-	root   string        // the directory of its volumes
-	run    string        // a tmpfs of its own
-	shared string        // the directory of the images
-	tick   time.Duration // between two lines of a workload
+	node    types.NodeName
+	root    string // the directory of its volumes
+	run     string // a tmpfs of its own
+	mounter mount.Interface
+	disks   volume.VolumePlugin
+	tick    time.Duration // between two lines of a workload
 }
 
 // life is that of a pod on this node. deleted is closed when the pod is to end.
@@ -59,9 +60,8 @@ func newAgent(ctx context.Context, o agentOptions, s *etcd.Store, out *output) (
 	if err != nil {
 		return nil, err
 	}
-	mounter := mount.New(mount.Options{})
 	plugins := volume.NewVolumePluginMgr(host)
-	err = plugins.InitPlugins(ctx, newDisks(o.shared, o.node, s, mounter), emptydir.New(emptydir.Options{Mounter: mounter}))
+	err = plugins.InitPlugins(ctx, o.disks, emptydir.New(emptydir.Options{Mounter: o.mounter}))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func newAgent(ctx context.Context, o agentOptions, s *etcd.Store, out *output) (
 	manager, err := volumemanager.New(plugins, volumemanager.Options{
 		Store: s, AttachedBy: volumemanager.AttachedByController,
 		RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "state"),
-		Mounter: mounter, Recorder: operationexecutor.NewEventPrinter(out), Logger: logger, Backoff: quickly(),
+		Mounter: o.mounter, Recorder: operationexecutor.NewEventPrinter(out), Logger: logger, Backoff: quickly(),
 	})
 	return &agent{
 		options: o, store: s, out: out, manager: manager, lives: make(map[types.UID]*life),

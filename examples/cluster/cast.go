@@ -24,7 +24,8 @@ const (
 
 // cast are the processes of a cluster and what connects them.
 type cast struct {
-	dir        string // of its own; everything lies in it
+	dir        string   // of its own; everything lies in it
+	flags      []string // of controllers and nodes, beside those that name them
 	told       *transcript
 	cluster    string            // all members of etcd, for its members
 	clients    map[string]string // by member, its address for clients
@@ -33,9 +34,10 @@ type cast struct {
 	closeStore func() error
 }
 
-// newCast starts a cluster in a directory and returns when all its nodes are ready. What processes print is shown on to.
-func newCast(ctx context.Context, dir string, to io.Writer) (*cast, error) {
-	c := &cast{dir: dir, told: newTranscript(to), clients: make(map[string]string), processes: make(map[string]*process)}
+// newCast starts a cluster in a directory and returns when all its nodes are ready. What processes print is shown on to. Its controllers
+// and nodes have flags beside those that they need.
+func newCast(ctx context.Context, dir string, to io.Writer, flags ...string) (*cast, error) {
+	c := &cast{dir: dir, flags: flags, told: newTranscript(to), clients: make(map[string]string), processes: make(map[string]*process)}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.killAll())
 	}
@@ -102,7 +104,8 @@ func (c *cast) arguments(name string) []string {
 	if role == "member" {
 		return append(args, "-cluster", c.cluster, "-client", c.clients[name])
 	}
-	return append(args, "-etcd", strings.Join(c.endpoints(), ","), "-shared", filepath.Join(c.dir, "shared"))
+	args = append(args, "-etcd", strings.Join(c.endpoints(), ","), "-shared", filepath.Join(c.dir, "shared"))
+	return append(args, c.flags...)
 }
 
 func (c *cast) endpoints() []string {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // TestMain plays the other roles where a test has started this binary for one.
@@ -38,15 +39,24 @@ func (o testOutput) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
+// storages are how a cluster can have its volumes, by the names of tests.
+var storages = map[string]options{"as they are": {}, "through CSI": {csi: true}}
+
 func TestPlay(t *testing.T) {
 	mounttest.RequireRoot(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	dir := filepath.Join(t.TempDir(), "plays")
-	require.NoError(t, play(ctx, options{dir: dir}, newOutput(testOutput{t})))
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err, "the directory that it was given")
-	assert.Empty(t, left)
+	for name, o := range storages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			dir, err := os.MkdirTemp("", "plays-") //nolint:usetesting // Its name is too long for a socket.
+			require.NoError(t, err)
+			o.dir = filepath.Join(dir, "it")
+			require.NoError(t, play(ctx, o, newOutput(testOutput{t})))
+			require.NoError(t, os.Remove(o.dir), "the directory that it was given is there, and empty")
+			require.NoError(t, os.Remove(dir))
+		})
+	}
 }
 
 // TestAPlayThatCannotBeginSaysSo at once, and with the exit code of an error.
@@ -60,6 +70,16 @@ func TestAPlayThatCannotBeginSaysSo(t *testing.T) {
 	require.ErrorAs(t, err, &failed)
 	assert.Equal(t, 1, failed.ExitCode())
 	assert.Contains(t, string(out), errNotRoot.Error())
+}
+
+// TestADirectoryThatIsTooLongForSocketsIsRefused before anything is started, and taken away again.
+func TestADirectoryThatIsTooLongForSocketsIsRefused(t *testing.T) {
+	mounttest.RequireRoot(t)
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", maxSocket))
+	require.ErrorIs(t, play(t.Context(), options{dir: dir, csi: true}, newOutput(testOutput{t})), volume.ErrInvalid)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
 }
 
 func TestWrongArgumentsAreRefused(t *testing.T) {
@@ -81,8 +101,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// TestChurn kills agents, controllers, members of etcd and nodes while pods move. CLUSTER_CHURN is for how long, CLUSTER_SEED what
-// begins the random numbers.
+// TestChurn kills agents, controllers, members of etcd and nodes while pods move: half of the time with volumes as they are, and half
+// of it through CSI. CLUSTER_CHURN is for how long, CLUSTER_SEED what begins the random numbers.
 func TestChurn(t *testing.T) {
 	mounttest.RequireRoot(t)
 	length, err := time.ParseDuration(valueOf("CLUSTER_CHURN", "15s"))
@@ -91,12 +111,17 @@ func TestChurn(t *testing.T) {
 	_, err = fmt.Sscan(valueOf("CLUSTER_SEED", fmt.Sprint(time.Now().UnixNano())), &seed)
 	require.NoError(t, err)
 	t.Logf("CLUSTER_SEED=%d", seed)
+	for name, o := range storages {
+		t.Run(name, func(t *testing.T) { testChurn(t, o, seed, length/time.Duration(len(storages))) })
+	}
+}
 
+func testChurn(t *testing.T, o options, seed uint64, length time.Duration) {
 	dir, err := os.MkdirTemp("", "volumekit-churn-") //nolint:usetesting // It is cleaned when no device has a file in it.
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), length+5*time.Minute)
 	defer cancel()
-	c, err := newCast(ctx, dir, testOutput{t})
+	c, err := newCast(ctx, dir, testOutput{t}, o.storageFlags()...)
 	require.NoError(t, err)
 	defer func() {
 		assert.NoError(t, c.killAll())
@@ -109,6 +134,13 @@ func TestChurn(t *testing.T) {
 	}()
 	churn, err := newChurn(ctx, c, seed, 3)
 	require.NoError(t, err)
+	registered, err := c.store.List(ctx, store.CSINodes, "")
+	require.NoError(t, err)
+	if o.csi {
+		require.Len(t, registered.Items, nodeCount)
+	} else {
+		require.Empty(t, registered.Items)
+	}
 	for end := time.Now().Add(length); time.Now().Before(end); {
 		require.NoError(t, churn.round(ctx))
 	}

@@ -48,13 +48,23 @@ func runController(ctx context.Context, o options, s *etcd.Store, out *output) {
 // control runs the controllers until ctx ends. They write to the store of a leader, which refuses writes of one that is not any
 // more.
 func control(ctx context.Context, o options, holders *etcd.Store, s store.Store, out *output) error {
+	disks := newDisks(o.shared, types.NodeName(o.name), holders, nil)
+	return runAll(ctx, newHealth(s, store.LessorOf(holders), out).run, func(ctx context.Context) error {
+		return withPlugin(ctx, o, disks, controllerService(o), func(ctx context.Context, plugin volume.VolumePlugin) error {
+			return controlVolumes(ctx, o, plugin, s, out)
+		})
+	})
+}
+
+// controlVolumes runs the controllers of volumes until ctx ends.
+func controlVolumes(ctx context.Context, o options, disks volume.VolumePlugin, s store.Store, out *output) error {
 	// The controllers call plugins, and so they are on a node, though it is one that has no pods.
 	host, err := volume.NewHost(volume.HostOptions{RootDir: filepath.Join(o.dir, "root"), NodeName: types.NodeName(o.name)})
 	if err != nil {
 		return err
 	}
 	plugins := volume.NewVolumePluginMgr(host)
-	if err := plugins.InitPlugins(ctx, newDisks(o.shared, types.NodeName(o.name), holders, nil)); err != nil {
+	if err := plugins.InitPlugins(ctx, disks); err != nil {
 		return err
 	}
 	events := operationexecutor.NewEventPrinter(out)
@@ -67,7 +77,7 @@ func control(ctx context.Context, o options, holders *etcd.Store, s store.Store,
 		Recorder: events, Logger: logger, Backoff: quickly(),
 		MaxWaitForUnmount: -1, // Nothing is taken from a node for its silence alone.
 	})
-	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, newHealth(s, store.LessorOf(holders), out).run)
+	return runAll(ctx, claims.Run, sizes.Run, attachments.Run)
 }
 
 // runAll runs parts until ctx ends or one of them fails, which ends the others.

@@ -3,9 +3,10 @@
 // etcd and whole nodes are killed.
 //
 //	cd examples/cluster && go build -o /tmp/cluster . && sudo /tmp/cluster
+//	sudo /tmp/cluster -csi
 //
-// That command is the play: it starts everything, plays a story, says what it does, and takes everything away. It needs
-// root, and touches nothing but a directory of its own.
+// Each of these commands is the play, the second one with its volumes through CSI: it starts everything, plays a story, says what
+// it does, and takes everything away. It needs root, and touches nothing but a directory of its own.
 //
 // # The cast
 //
@@ -22,6 +23,9 @@
 // The images of plugins/loopblock lie in a directory that all nodes share, as a file server would have it. Which node has an image
 // is written in etcd, by a transaction that gives it to a node that is alive and that nobody else holds; a node refuses to open
 // an image that was not given to it (disks.go).
+//
+// With the flag -csi the same plugin is a CSI driver, and everything else reaches it by sockets (csi.go). The controller that leads
+// serves the driver's controller service, each agent its node service, and each is killed with the process that serves it.
 //
 // # Fencing
 //

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -26,6 +29,7 @@ type options struct {
 	etcd    string // the members' addresses for clients
 	cluster string // the members' names and addresses for each other
 	client  string // a member's address for clients
+	csi     bool   // volumes are served through CSI
 	tick    time.Duration
 }
 
@@ -84,6 +88,7 @@ func parse(args, needs []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.etcd, "etcd", "", "`addresses` of etcd, with commas between them")
 	flags.StringVar(&o.cluster, "cluster", "", "`members` of etcd, name=address with commas between them")
 	flags.StringVar(&o.client, "client", "", "`address` of a member for clients")
+	flags.BoolVar(&o.csi, "csi", false, "serve the volumes through CSI")
 	flags.DurationVar(&o.tick, "tick", 20*time.Millisecond, "`time` between two lines that a pod writes")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -121,14 +126,26 @@ func beAgent(ctx context.Context, o options, out *output) error {
 	if err != nil {
 		return err
 	}
-	a, err := newAgent(ctx, agentOptions{
-		node: types.NodeName(o.name), root: filepath.Join(o.dir, "root"), run: runDir(o), shared: o.shared, tick: o.tick,
-	}, s, out)
-	if err == nil {
-		err = a.run(ctx)
-	}
+	node, mounter := types.NodeName(o.name), mount.New(mount.Options{})
+	err = withPlugin(ctx, o, newDisks(o.shared, node, s, mounter), nodeService(o), func(ctx context.Context, disks volume.VolumePlugin) error {
+		a, err := newAgent(ctx, agentOptions{
+			node: node, root: filepath.Join(o.dir, "root"), run: runDir(o), mounter: mounter, disks: disks, tick: o.tick,
+		}, s, out)
+		if err != nil {
+			return err
+		}
+		return a.run(ctx)
+	})
 	return errors.Join(err, closeStore())
 }
 
 // runDir is where the tmpfs of a node is, in its namespace.
 func runDir(o options) string { return filepath.Join(o.dir, "run") }
+
+// storageFlags are the flags by which a play tells its processes how volumes are served.
+func (o options) storageFlags() []string {
+	if o.csi {
+		return []string{"-csi"}
+	}
+	return nil
+}

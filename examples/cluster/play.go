@@ -54,11 +54,16 @@ func play(ctx context.Context, o options, out *output) error {
 		return err
 	}
 	out.say("everything lies in %s", dir)
-	return errors.Join(playIn(ctx, dir, out), clean(dir))
+	return errors.Join(playIn(ctx, dir, o, out), clean(dir))
 }
 
-func playIn(ctx context.Context, dir string, out *output) (err error) {
-	c, err := newCast(ctx, dir, out)
+func playIn(ctx context.Context, dir string, o options, out *output) (err error) {
+	if o.csi {
+		if err := checkPlayDir(dir); err != nil {
+			return err
+		}
+	}
+	c, err := newCast(ctx, dir, out, o.storageFlags()...)
 	if err != nil {
 		return err
 	}

@@ -34,10 +34,11 @@ func exceptions() []exception {
 
 		{`^ioctl\(/dev/loop\*, LOOP_CONFIGURE\)`, []unix.Errno{unix.EBUSY}, true, "somebody else has taken a free loop device: another was taken"},
 		{`^ioctl\(/dev/loop\*, LOOP_CLR_FD\)`, []unix.Errno{unix.EBUSY}, true, "a loop device that is busy was looked at, and detached with the next try"},
+		{`^ioctl\(/dev/loop\*, LOOP_CLR_FD\)`, any, false, "the second of two calls asks whether the first was enough; the device is looked at until it has no file"},
 
 		{`^(fsopen|open_tree|mount_setattr)\(`, []unix.Errno{unix.EPERM}, false, "a filter that does not know a call says so: the older one was made"},
 		{
-			`^(fallocate|pwrite64)\((root/attachments|run/volumes)/records\.log`, []unix.Errno{unix.ENOSPC}, true,
+			`^(fallocate|pwrite64|fsync)\((root/attachments|run/volumes)/records\.log`, []unix.Errno{unix.ENOSPC}, true,
 			"a log of records that has no room was written anew without what is past, and then had room",
 		},
 		{
@@ -47,6 +48,10 @@ func exceptions() []exception {
 		{
 			`^unlinkat\((root/attachments|run/volumes), "(records\.log|log\.record)"`, any, false,
 			"an empty log of records that stays says the same, and goes with the next agent that ends",
+		},
+		{
+			`^fsync\((root/attachments|run/volumes)\)`, any, false,
+			"a log of records under its new name says the same as the one before; the name is durable before the next record is told of",
 		},
 		{`^mkdirat\(\., "root/pods`, any, false, "another volume of the pod has made the directory meanwhile"},
 		{

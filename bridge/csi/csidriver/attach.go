@@ -80,7 +80,7 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 		return false, nil
 	}
 	_, err := p.sourceOf(spec)
-	return err == nil && p.attaches(), err
+	return err == nil && p.link.attaches(), err
 }
 
 // Attach implements [volume.Attacher]. It returns the path that stands for what the driver returned, see [PublishContext].
@@ -101,7 +101,7 @@ func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.
 	if err != nil {
 		return "", err
 	}
-	p.remember(attachment{src.csi.VolumeHandle, nodeName}, src.csi.ControllerPublishSecretRef)
+	p.attached.keep(attachment{src.csi.VolumeHandle, nodeName}, src.csi.ControllerPublishSecretRef)
 	answer, err := call(ctx, s, "ControllerPublishVolume", csi.NewControllerClient(s.conn).ControllerPublishVolume, request)
 	if err != nil {
 		return "", err
@@ -118,7 +118,7 @@ func (a attacher) request(ctx context.Context, s *session, src source, node type
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := a.plugin.secret(ctx, src.csi.ControllerPublishSecretRef)
+	secrets, err := a.plugin.options.secret(ctx, src.csi.ControllerPublishSecretRef)
 	if err != nil {
 		return nil, err
 	}
@@ -128,26 +128,35 @@ func (a attacher) request(ctx context.Context, s *session, src source, node type
 	}, nil
 }
 
-// remember keeps which secret an attachment was made with, since Detach is not given the volume.
-func (p *Plugin) remember(at attachment, ref *v1.SecretReference) {
+// attachmentSecrets say with which secret each attachment was made, since Detach is not given the volume. The zero value is empty.
+type attachmentSecrets struct {
+	mu   sync.Mutex
+	refs map[attachment]*v1.SecretReference
+}
+
+func (a *attachmentSecrets) keep(at attachment, ref *v1.SecretReference) {
 	if ref == nil {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.attached[at] = ref.DeepCopy()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refs == nil {
+		a.refs = map[attachment]*v1.SecretReference{}
+	}
+	a.refs[at] = ref.DeepCopy()
 }
 
-func (p *Plugin) remembered(at attachment) *v1.SecretReference {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.attached[at]
+// of returns the secret of an attachment; nil where there is none.
+func (a *attachmentSecrets) of(at attachment) *v1.SecretReference {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.refs[at]
 }
 
-func (p *Plugin) forget(at attachment) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.attached, at)
+func (a *attachmentSecrets) forget(at attachment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.refs, at)
 }
 
 // WaitForAttach implements [volume.Attacher]. A driver finds its device by itself, so that there is nothing to wait for.
@@ -161,8 +170,8 @@ func (a attacher) WaitForAttach(_ context.Context, spec *volume.Spec, devicePath
 		return "", volume.Transient(fmt.Errorf("driver %q: volume %q: what the driver returned when it attached the volume is not known yet (device path %q)",
 			a.plugin.options.Driver, spec.Name(), devicePath))
 	}
-	if !a.plugin.stages() {
-		a.plugin.contexts.keep(src.csi.VolumeHandle, publish)
+	if !a.plugin.link.stages() {
+		a.plugin.node.contexts.keep(src.csi.VolumeHandle, publish)
 	}
 	return devicePath, nil
 }
@@ -215,15 +224,15 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 		return err
 	}
 	at := attachment{handle, nodeName}
-	secrets, err := p.secret(ctx, p.remembered(at))
+	secrets, err := p.options.secret(ctx, p.attached.of(at))
 	if err != nil {
 		return err
 	}
 	_, err = call(ctx, s, "ControllerUnpublishVolume", csi.NewControllerClient(s.conn).ControllerUnpublishVolume,
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: known.NodeID, Secrets: secrets})
 	if err == nil {
-		p.forget(at)
-		p.contexts.forget(handle)
+		p.attached.forget(at)
+		p.node.contexts.forget(handle)
 	}
 	return err
 }

@@ -138,7 +138,7 @@ func (n *node) unstage() error {
 
 func (n *node) isMounted() bool {
 	n.t.Helper()
-	mounted, err := n.plugin.isMounted(n.t.Context(), n.path())
+	mounted, err := n.plugin.node.points.isMounted(n.t.Context(), n.path())
 	require.NoError(n.t, err)
 	return mounted
 }
@@ -149,7 +149,7 @@ func (n *node) expectGone() {
 	require.NoError(n.t, n.tearDown())
 	require.NoError(n.t, n.unstage())
 	assert.NoDirExists(n.t, n.path())
-	records, err := n.plugin.records.all(func(record) bool { return true })
+	records, err := n.plugin.node.points.records.all(func(record) bool { return true })
 	require.NoError(n.t, err)
 	assert.Empty(n.t, records)
 	for _, v := range n.Volumes() {
@@ -217,7 +217,7 @@ func TestAFinalAnswerIsBelievedOnlyWithoutATrace(t *testing.T) {
 		require.NotErrorIs(t, err, volume.ErrUncertain)
 		require.NotErrorIs(t, err, volume.ErrTransient)
 		assert.NoDirExists(t, n.path())
-		_, known, err := n.plugin.records.read(n.path())
+		_, known, err := n.plugin.node.points.records.read(n.path())
 		require.NoError(t, err)
 		assert.False(t, known)
 		n.expectGone()
@@ -277,15 +277,15 @@ func TestWhatIsOnNoRecordIsLeftAlone(t *testing.T) {
 	for name, damage := range map[string]func(n *node, file string) error{
 		"a damaged record": func(_ *node, file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
 		"a record of another path": func(n *node, file string) error {
-			_, err := n.plugin.records.write(record{Path: "/other", VolumeID: "other", Kind: published})
-			return errors.Join(err, os.Rename(n.plugin.records.file("/other"), file))
+			_, err := n.plugin.node.points.records.write(record{Path: "/other", VolumeID: "other", Kind: published})
+			return errors.Join(err, os.Rename(n.plugin.node.points.records.file("/other"), file))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, fakedriver.Options{}, nil)
 			require.NoError(t, n.stage())
 			require.NoError(t, n.setUp(t.Context()))
-			file := n.plugin.records.file(n.path())
+			file := n.plugin.node.points.records.file(n.path())
 			good, err := os.ReadFile(file)
 			require.NoError(t, err)
 			require.NoError(t, damage(n, file))

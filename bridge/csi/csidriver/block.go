@@ -38,7 +38,7 @@ func (p *Plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.Bl
 	if !src.block {
 		return nil, fmt.Errorf("volume %q has volumeMode Filesystem: it is mounted: %w", spec.Name(), volume.ErrUnsupported)
 	}
-	if _, err := p.podPath(spec.Name(), pod.UID); err != nil {
+	if _, err := p.node.podPath(spec.Name(), pod.UID); err != nil {
 		return nil, err
 	}
 	if err := checkPodOfDevice(pod.UID); err != nil {
@@ -72,7 +72,7 @@ func (p *Plugin) ConstructBlockVolumeSpec(podUID types.UID, volumeName, mapPath 
 	}
 	dir, pod := filepath.Split(target)
 	path := publishedDevice(filepath.Clean(dir), podUID)
-	rec, known, err := p.records.read(path)
+	rec, known, err := p.node.points.records.read(path)
 	if err == nil && (!known || pod != string(podUID) || rec.Kind != published) {
 		err = errors.New("nothing is on record of it")
 	}
@@ -96,7 +96,7 @@ func (d *device) GetGlobalMapPath(spec *volume.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return d.plugin.globalMapPath(src), nil
+	return d.plugin.node.globalMapPath(src), nil
 }
 
 // GetPodDeviceMapPath implements [volume.BlockVolume].
@@ -111,8 +111,8 @@ const (
 	publishedInMapPath = "csi-published"
 )
 
-func (p *Plugin) globalMapPath(src source) string {
-	return filepath.Join(p.host.GetVolumeDevicePluginDir(p.name), nameInPath(src.csi.VolumeHandle))
+func (n *nodeService) globalMapPath(src source) string {
+	return filepath.Join(n.host.GetVolumeDevicePluginDir(n.name), nameInPath(src.csi.VolumeHandle))
 }
 
 // stagedDevice is where the device of a global map path is staged.
@@ -133,19 +133,19 @@ func checkPodOfDevice(uid types.UID) error {
 
 // GetStagingPath implements [volume.CustomBlockVolumeMapper].
 func (d *device) GetStagingPath() string {
-	if !d.plugin.stages() {
+	if !d.plugin.link.stages() {
 		return ""
 	}
-	return d.plugin.stagingPath(d.src)
+	return d.plugin.node.stagingPath(d.src)
 }
 
 // SetUpDevice implements [volume.CustomBlockVolumeMapper].
 func (d *device) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (string, error) {
-	if !d.plugin.stages() {
+	if !d.plugin.link.stages() {
 		return "", nil
 	}
 	path := d.GetStagingPath()
-	return path, d.plugin.stage(ctx, staging{src: d.src, path: path, devicePath: args.DevicePath})
+	return path, d.plugin.node.stage(ctx, staging{src: d.src, path: path, devicePath: args.DevicePath})
 }
 
 // MapPodDevice implements [volume.CustomBlockVolumeMapper].
@@ -154,7 +154,7 @@ func (d *device) MapPodDevice(ctx context.Context, args volume.MapPodDeviceArgs)
 		return "", err
 	}
 	path := publishedDevice(args.GlobalMapPath, args.PodUID)
-	return path, d.plugin.publish(ctx, publication{src: d.src, path: path})
+	return path, d.plugin.node.publish(ctx, publication{src: d.src, path: path})
 }
 
 // UnmapPodDevice implements [volume.CustomBlockVolumeUnmapper].
@@ -163,7 +163,7 @@ func (d *device) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceA
 		return err
 	}
 	path := publishedDevice(args.GlobalMapPath, args.PodUID)
-	if err := d.plugin.takeAway(ctx, path, published); err != nil {
+	if err := d.plugin.node.takeAway(ctx, path, published); err != nil {
 		return err
 	}
 	return removeEmpty(filepath.Dir(path))
@@ -171,5 +171,5 @@ func (d *device) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceA
 
 // TearDownDevice implements [volume.CustomBlockVolumeUnmapper].
 func (d *device) TearDownDevice(ctx context.Context, args volume.TearDownDeviceArgs) error {
-	return d.plugin.takeAway(ctx, stagedDevice(args.MapPath), staged)
+	return d.plugin.node.takeAway(ctx, stagedDevice(args.MapPath), staged)
 }

@@ -1,17 +1,21 @@
 package csidriver
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
 	"github.com/volumekit/volumekit/mount"
@@ -56,22 +60,29 @@ func (r *recorder) FailNow() {
 func (r *recorder) Skip(...any)          { runtime.Goexit() }
 func (r *recorder) Skipf(string, ...any) { runtime.Goexit() }
 
-// brokenRules runs the suite on a driver with a bug, and returns the rules that are broken.
-func brokenRules(t *testing.T, bug fakedriver.Bug) (broken []string) {
+// Both kinds of driver neither attach nor stage. A driver whose volumes are tmpfs copies none.
+var (
+	measures = []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
+	makes    = []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
+	copies   = append(slices.Clone(makes), csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
+)
+
+// brokenByBug runs the suite on a driver with a bug, and returns the rules that are broken.
+func brokenByBug(t *testing.T, bug fakedriver.Bug) []string {
 	t.Helper()
-	s := serve(t, fakedriver.Options{
-		Bug: bug, Dir: t.TempDir(),
-		Node: []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS},
-		Controller: []csi.ControllerServiceCapability_RPC_Type{
-			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
-		},
-	})
+	s := serve(t, fakedriver.Options{Bug: bug, Node: measures, Controller: copies})
 	driver := s.driver(t, nil)
+	return brokenRules(t, func() volume.VolumePlugin {
+		s.Kill() // With the agent. What the server is in this process must stay: it would be taken for a leak.
+		return driver.Plugin()
+	})
+}
+
+// brokenRules runs the suite on a plugin, and returns the rules that are broken.
+func brokenRules(t *testing.T, newPlugin func() volume.VolumePlugin) (broken []string) {
+	t.Helper()
 	config := volumetest.Config{
-		NewPlugin: func(testing.TB) volume.VolumePlugin {
-			s.Kill() // With the agent. What the server is in this process must stay: it would be taken for a leak.
-			return driver.Plugin()
-		},
+		NewPlugin:    func(testing.TB) volume.VolumePlugin { return newPlugin() },
 		NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
 		RootDir:      t.TempDir(), NodeName: "fake-node", Shared: true, Lifetime: volumetest.LifetimeOfStorage,
 	}
@@ -92,10 +103,55 @@ func brokenRules(t *testing.T, bug fakedriver.Bug) (broken []string) {
 	return broken
 }
 
+// twoDrivers is a plugin that makes every second set-up through a Driver of its own, as two agents on one node do: neither knows of the
+// calls of the other.
+type twoDrivers struct {
+	*Plugin
+
+	second *Plugin
+	made   atomic.Int64
+}
+
+func (d *twoDrivers) Init(ctx context.Context, host volume.VolumeHost) error {
+	return errors.Join(d.Plugin.Init(ctx, host), d.second.Init(ctx, host))
+}
+
+func (d *twoDrivers) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	if d.made.Add(1)%2 == 0 {
+		return d.second.NewMounter(spec, pod)
+	}
+	return d.Plugin.NewMounter(spec, pod)
+}
+
+// inMemory is a driver whose calls the suite holds at each step of its mounter: it is called without a socket.
+func inMemory(t *testing.T, bug fakedriver.Bug) *fakedriver.Driver {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { unmountBelow(t, dir) })
+	return fakedriver.New(fakedriver.Options{
+		Dir: dir, Bug: bug, Memory: true, Node: measures, Controller: makes, Mounter: volumetest.Unsteady(mount.New(mount.Options{})),
+	})
+}
+
+// brokenByBoth runs the suite on a plugin that uses two Drivers, and returns the rules that are broken.
+func brokenByBoth(t *testing.T, first, second *Driver) []string {
+	t.Helper()
+	return brokenRules(t, func() volume.VolumePlugin { return &twoDrivers{Plugin: first.Plugin(), second: second.Plugin()} })
+}
+
+// withoutSocket returns a way to the driver that calls it in the goroutine of the caller.
+func withoutSocket(t *testing.T, d *fakedriver.Driver) *Driver {
+	t.Helper()
+	driver, err := New(Options{Socket: "/no/socket", Driver: fakedriver.Name})
+	require.NoError(t, err)
+	driver.link.dial = func(Options) (connection, error) { return d.Connection(), nil }
+	return driver
+}
+
 // unmountBelow takes away what a bug has left.
 func unmountBelow(t *testing.T, dir string) {
 	t.Helper()
-	table, err := mount.New(mount.Options{}).List(t.Context())
+	table, err := mount.New(mount.Options{}).List(context.WithoutCancel(t.Context()))
 	require.NoError(t, err)
 	for _, m := range slices.Backward(table) {
 		if rel, err := filepath.Rel(dir, m.Path); err == nil && filepath.IsLocal(rel) {
@@ -104,16 +160,25 @@ func unmountBelow(t *testing.T, dir string) {
 	}
 }
 
-// Bugs that csi-sanity does not see, each planted in a driver, are seen by the suite through its socket. One more, a driver that has no lock
-// for a volume, does no harm here: one Driver makes one call at a time (decision 0124).
+// Bugs that csi-sanity does not see, each planted in a driver, are seen by the suite through its socket.
 func TestTheSuiteSeesWhatCSISanityDoesNot(t *testing.T) {
 	mounttest.RequireMounts(t)
-	require.Empty(t, brokenRules(t, fakedriver.NoBug))
+	require.Empty(t, brokenByBug(t, fakedriver.NoBug))
 	for bug, rule := range map[fakedriver.Bug]string{
 		fakedriver.IgnoresReadOnly: "R1", fakedriver.NeverMounts: "M1", fakedriver.SharesOneDirectory: "M6", fakedriver.WipesAtPublish: "U5",
 		fakedriver.StacksMounts: "M3", fakedriver.UnmountsLazily: "U8", fakedriver.ClonesNothing: "P4", fakedriver.LeavesTheStorage: "D3",
 		fakedriver.MeasuresNothing: "X2", fakedriver.ForgetsAtRestart: "M4",
 	} {
-		t.Run(bug.String(), func(t *testing.T) { assert.Contains(t, brokenRules(t, bug), rule) })
+		t.Run(bug.String(), func(t *testing.T) { assert.Contains(t, brokenByBug(t, bug), rule) })
 	}
+}
+
+// One Driver makes one call at a time for a volume (decision 0124). Two of them show that the driver has no lock for a volume.
+func TestTheSuiteSeesADriverWithoutALock(t *testing.T) {
+	mounttest.RequireMounts(t)
+	sound, broken := inMemory(t, fakedriver.NoBug), inMemory(t, fakedriver.NoLock)
+	require.Empty(t, brokenByBoth(t, withoutSocket(t, sound), withoutSocket(t, sound)))
+	assert.Contains(t, brokenByBoth(t, withoutSocket(t, broken), withoutSocket(t, broken)), "M5")
+	one := withoutSocket(t, broken)
+	assert.Empty(t, brokenByBoth(t, one, one))
 }

@@ -48,7 +48,7 @@ func (p *Plugin) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, newS
 	if err != nil {
 		return oldSize, err
 	}
-	secrets, err := p.secret(ctx, src.csi.ControllerExpandSecretRef)
+	secrets, err := p.options.secret(ctx, src.csi.ControllerExpandSecretRef)
 	if err != nil {
 		return oldSize, err
 	}
@@ -82,7 +82,7 @@ func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 	if err != nil {
 		return false, err
 	}
-	secrets, err := p.secret(ctx, src.csi.NodeExpandSecretRef)
+	secrets, err := p.options.secret(ctx, src.csi.NodeExpandSecretRef)
 	if err != nil {
 		return false, err
 	}

@@ -22,7 +22,7 @@ func (p *Plugin) isInline(spec *volume.Spec) bool {
 // inlineOf returns the source of a volume of a pod's own. Who writes a pod chooses its attributes: the CSIDriver must say that the
 // driver is made for that.
 func (p *Plugin) inlineOf(spec *volume.Spec, pod *v1.Pod) (source, error) {
-	if err := p.checkMode(storagev1.VolumeLifecycleEphemeral); err != nil {
+	if err := p.link.checkMode(storagev1.VolumeLifecycleEphemeral); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", spec.Name(), err)
 	}
 	inline := spec.Volume.CSI

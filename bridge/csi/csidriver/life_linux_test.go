@@ -379,7 +379,7 @@ func TestAPodsVolumeCostsTwoCalls(t *testing.T) {
 		n := newNode(t, options, nil)
 		before := n.Total()
 		for range 20 {
-			if n.plugin.stages() {
+			if n.plugin.link.stages() {
 				require.NoError(t, n.stageAlone())
 			}
 			require.NoError(t, n.setUp(t.Context()))

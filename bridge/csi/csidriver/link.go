@@ -22,6 +22,7 @@ import (
 // who calls connects.
 type link struct {
 	options Options // complete
+	dial    dialer
 	turn    chan struct{}
 	volumes turns
 	// object is the CSIDriver; nil where there is none.
@@ -32,17 +33,29 @@ type link struct {
 	closed  bool
 }
 
+// dialer makes a connection to the driver of options. It need not be open yet: the first call opens it.
+type dialer func(options Options) (connection, error)
+
+// connection carries the calls of a driver. A [grpc.ClientConn] is one.
+type connection interface {
+	grpc.ClientConnInterface
+	// GetState says whether the connection is open: when it is not, another one is made.
+	GetState() connectivity.State
+	// Close ends the connection, and every call on it.
+	Close() error
+}
+
 // session is one connection, with what the driver answered on it. It never becomes another connection, so that no call reaches a
 // driver that was not asked.
 type session struct {
 	options Options
-	conn    *grpc.ClientConn
+	conn    connection
 	facts   facts
 	volumes *turns // those of the link
 }
 
 func newLink(options Options) *link {
-	l := &link{options: options, turn: make(chan struct{}, 1)}
+	l := &link{options: options, dial: dialSocket, turn: make(chan struct{}, 1)}
 	l.object.Store(options.Object)
 	return l
 }
@@ -64,7 +77,7 @@ func (l *link) session(ctx context.Context) (*session, error) {
 	if err := l.readObject(ctx); err != nil {
 		return nil, err
 	}
-	s, err := connect(ctx, l.options, &l.volumes)
+	s, err := connect(ctx, l.options, l.dial, &l.volumes)
 	if err != nil {
 		return nil, volume.Transient(fmt.Errorf("driver %q at %q: %w", l.options.Driver, l.options.Socket, err))
 	}
@@ -126,13 +139,10 @@ func (l *link) close() error {
 }
 
 // connect makes a connection and asks the driver who it is and what it can do.
-func connect(ctx context.Context, options Options, volumes *turns) (*session, error) {
+func connect(ctx context.Context, options Options, dial dialer, volumes *turns) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, options.ConnectTimeout)
 	defer cancel()
-	if err := checkSocket(options.Socket, options.Owners); err != nil {
-		return nil, err
-	}
-	conn, err := grpc.NewClient("passthrough:///csi", dialOptions(options)...)
+	conn, err := dial(options)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +151,18 @@ func connect(ctx context.Context, options Options, volumes *turns) (*session, er
 		return nil, errors.Join(err, conn.Close())
 	}
 	return s, nil
+}
+
+// dialSocket makes a connection over the driver's socket, which only trusted users may write to.
+func dialSocket(options Options) (connection, error) {
+	if err := checkSocket(options.Socket, options.Owners); err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("passthrough:///csi", dialOptions(options)...)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
 }
 
 // errEnded says that a connection has ended, and that nothing is sent over another one in its place.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/volumekit/volumekit/store"
@@ -52,17 +53,17 @@ func (l *link) readObject(ctx context.Context) error {
 	return nil
 }
 
-// object returns what the CSIDriver says; the zero value where there is none.
-func (p *Plugin) object() storagev1.CSIDriverSpec {
-	if object := p.link.object.Load(); object != nil {
+// spec returns what the CSIDriver says; the zero value where there is none.
+func (l *link) spec() storagev1.CSIDriverSpec {
+	if object := l.object.Load(); object != nil {
 		return object.Spec
 	}
 	return storagev1.CSIDriverSpec{}
 }
 
 // attachRequired returns what the CSIDriver says, and false when there is none.
-func (p *Plugin) attachRequired() (required, said bool) {
-	object := p.link.object.Load()
+func (l *link) attachRequired() (required, said bool) {
+	object := l.object.Load()
 	if object == nil {
 		return false, false
 	}
@@ -74,8 +75,8 @@ func (p *Plugin) attachRequired() (required, said bool) {
 
 // checkMode refuses volumes of a kind that the CSIDriver does not list. One that lists nothing, or that is not there, stands for
 // PersistentVolumes alone.
-func (p *Plugin) checkMode(mode storagev1.VolumeLifecycleMode) error {
-	modes := p.object().VolumeLifecycleModes
+func (l *link) checkMode(mode storagev1.VolumeLifecycleMode) error {
+	modes := l.spec().VolumeLifecycleModes
 	if len(modes) == 0 {
 		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
@@ -83,5 +84,18 @@ func (p *Plugin) checkMode(mode storagev1.VolumeLifecycleMode) error {
 		return nil
 	}
 	return fmt.Errorf("driver %q is not for volumes of kind %s: its CSIDriver must list that in volumeLifecycleModes: %w",
-		p.options.Driver, mode, volume.ErrUnsupported)
+		l.options.Driver, mode, volume.ErrUnsupported)
+}
+
+// attaches reports whether volumes of the driver must be attached.
+func (l *link) attaches() bool {
+	if required, said := l.attachRequired(); said {
+		return required
+	}
+	return l.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
+}
+
+// stages reports whether volumes of the driver must be staged.
+func (l *link) stages() bool {
+	return l.known().node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
@@ -41,8 +40,10 @@ func (d *Driver) Connect(ctx context.Context) error {
 
 // Plugin returns a plugin that uses the driver. Several may share one driver.
 func (d *Driver) Plugin() *Plugin {
+	name := volume.PluginNameOfDriver(d.options.Driver)
 	return &Plugin{
-		options: d.options, link: d.link, name: volume.PluginNameOfDriver(d.options.Driver), attached: map[attachment]*v1.SecretReference{},
+		options: d.options, link: d.link, name: name,
+		node: nodeService{options: d.options, link: d.link, name: name, points: mountPoints{driver: d.options.Driver, mounter: d.options.Mounter}},
 	}
 }
 
@@ -54,13 +55,10 @@ type Plugin struct {
 	options Options
 	name    string
 	link    *link
-	records records
 	host    volume.VolumeHost
-	// contexts is for volumes that are attached and not staged.
-	contexts contexts
-
-	mu       sync.Mutex
-	attached map[attachment]*v1.SecretReference // whose secret a later Detach needs
+	node    nodeService
+	// attached has the secrets of attachments, which a later Detach needs.
+	attached attachmentSecrets
 }
 
 var (
@@ -87,7 +85,7 @@ func Identify(ctx context.Context, options Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s, err := connect(ctx, options, new(turns))
+	s, err := connect(ctx, options, dialSocket, new(turns))
 	if err != nil {
 		return "", fmt.Errorf("driver at %q: %w", options.Socket, err)
 	}
@@ -100,14 +98,13 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	if err != nil {
 		return err
 	}
-	_, said := p.attachRequired()
+	_, said := p.link.attachRequired()
 	if !said && !p.options.Services.Has(Controller) {
 		return fmt.Errorf("driver %q: without its controller service only a CSIDriver says whether volumes must be attached: give it in Options.Object or Objects: %w",
 			s.facts.name, volume.ErrInvalid)
 	}
 	p.host = host
-	p.records = records{dir: host.GetPluginDir(p.name) + "/records"}
-	if err := p.records.tidy(); err != nil {
+	if err := p.node.init(host); err != nil {
 		return fmt.Errorf("driver %q: records: %w", s.facts.name, err)
 	}
 	return nil
@@ -141,12 +138,12 @@ func (p *Plugin) SupportsMountOption() bool { return true }
 
 // RequiresRemount implements [volume.RemountableVolumePlugin] by requiresRepublish of the CSIDriver.
 func (p *Plugin) RequiresRemount(*volume.Spec) bool {
-	return isTrue(p.object().RequiresRepublish)
+	return isTrue(p.link.spec().RequiresRepublish)
 }
 
 // SupportsSELinuxContextMount implements [volume.SELinuxVolumePlugin] by seLinuxMount of the CSIDriver.
 func (p *Plugin) SupportsSELinuxContextMount(*volume.Spec) (bool, error) {
-	return isTrue(p.object().SELinuxMount), nil
+	return isTrue(p.link.spec().SELinuxMount), nil
 }
 
 func isTrue(flag *bool) bool { return flag != nil && *flag }
@@ -164,7 +161,7 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	creates := f.controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME]
 	add(creates, volume.CapProvision|volume.CapDelete)
 	add(creates && f.controller[csi.ControllerServiceCapability_RPC_CLONE_VOLUME], volume.CapClone)
-	add(p.attaches(), volume.CapAttach|volume.CapDeviceMount)
+	add(p.link.attaches(), volume.CapAttach|volume.CapDeviceMount)
 	add(f.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME], volume.CapDeviceMount)
 	add(f.controller[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES], volume.CapBulkVerify)
 	add(f.maxVolumes > 0, volume.CapAttachLimits)
@@ -172,19 +169,6 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	add(f.controller[csi.ControllerServiceCapability_RPC_EXPAND_VOLUME] || f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapExpand)
 	add(f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapNodeExpand)
 	return c
-}
-
-// attaches reports whether volumes of the driver must be attached.
-func (p *Plugin) attaches() bool {
-	if required, said := p.attachRequired(); said {
-		return required
-	}
-	return p.link.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
-}
-
-// stages reports whether volumes of the driver must be staged.
-func (p *Plugin) stages() bool {
-	return p.link.known().node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 }
 
 // source is what a spec says of a volume of the driver.
@@ -208,7 +192,7 @@ func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) {
 		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", p.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
 	}
 	pv := spec.PersistentVolume
-	if err := p.checkMode(storagev1.VolumeLifecyclePersistent); err != nil {
+	if err := p.link.checkMode(storagev1.VolumeLifecyclePersistent); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
 	}
 	if err := p.checkHandle(pv.Spec.CSI.VolumeHandle); err != nil {

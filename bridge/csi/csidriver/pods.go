@@ -33,11 +33,11 @@ const (
 )
 
 // addPod tells the driver of the pod what its CSIDriver asks for: names, and tokens of its service account.
-func (p *Plugin) addPod(ctx context.Context, pub publication, request *csi.NodePublishVolumeRequest) error {
+func (n *nodeService) addPod(ctx context.Context, pub publication, request *csi.NodePublishVolumeRequest) error {
 	if pub.pod == nil {
 		return nil
 	}
-	spec := p.object()
+	spec := n.link.spec()
 	if isTrue(spec.PodInfoOnMount) {
 		request.VolumeContext = withValues(request.GetVolumeContext(), map[string]string{
 			podNameKey: pub.pod.Name, podNamespaceKey: pub.pod.Namespace, podUIDKey: string(pub.pod.UID),
@@ -47,9 +47,9 @@ func (p *Plugin) addPod(ctx context.Context, pub publication, request *csi.NodeP
 	if len(spec.TokenRequests) == 0 {
 		return nil
 	}
-	tokens, err := p.tokens(ctx, pub.pod, spec.TokenRequests)
+	tokens, err := n.options.podTokens(ctx, pub.pod, spec.TokenRequests)
 	if err != nil {
-		return fmt.Errorf("driver %q: volume %q: %w", p.options.Driver, pub.src.pv.Name, err)
+		return fmt.Errorf("driver %q: volume %q: %w", n.options.Driver, pub.src.pv.Name, err)
 	}
 	if isTrue(spec.ServiceAccountTokenInSecrets) {
 		request.Secrets = withValues(request.GetSecrets(), map[string]string{csispec.TokensKey: tokens})
@@ -74,13 +74,13 @@ type podToken struct {
 }
 
 // tokens returns a token for each audience, as Kubernetes writes them. They are asked for at each call and kept nowhere.
-func (p *Plugin) tokens(ctx context.Context, pod *v1.Pod, requests []storagev1.TokenRequest) (string, error) {
-	if p.options.Tokens == nil {
+func (o Options) podTokens(ctx context.Context, pod *v1.Pod, requests []storagev1.TokenRequest) (string, error) {
+	if o.Tokens == nil {
 		return "", fmt.Errorf("its CSIDriver asks for tokens of service accounts: set Options.Tokens: %w", volume.ErrUnsupported)
 	}
 	byAudience := make(map[string]podToken, len(requests))
 	for _, request := range requests {
-		token, expires, err := p.options.Tokens.PodToken(ctx, pod, request)
+		token, expires, err := o.Tokens.PodToken(ctx, pod, request)
 		if err != nil {
 			return "", volume.Transient(fmt.Errorf("token of service account %q for audience %q: %w", pod.Spec.ServiceAccountName, request.Audience, err))
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	v1 "k8s.io/api/core/v1"
@@ -96,7 +97,7 @@ func TestAnInlineVolumeLivesAsLongAsItsPod(t *testing.T) {
 		assert.NoDirExists(t, filepath.Dir(files[uid]))
 	}
 	assert.Len(t, n.Volumes(), before)
-	records, err := n.plugin.records.all(func(record) bool { return true })
+	records, err := n.plugin.node.points.records.all(func(record) bool { return true })
 	require.NoError(t, err)
 	assert.Empty(t, records)
 }
@@ -159,7 +160,7 @@ func TestADriverHearsOfPodsWhatItsObjectAsksFor(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, n.plugin.RequiresRemount(n.spec), "it was not read again")
 	n.restart()
-	require.True(t, session.conn.WaitForStateChange(t.Context(), connectivity.Ready))
+	require.True(t, session.conn.(*grpc.ClientConn).WaitForStateChange(t.Context(), connectivity.Ready))
 	require.NoError(t, n.driver.Connect(t.Context()))
 	assert.False(t, n.plugin.RequiresRemount(n.spec), "it is read again with a new connection")
 	assert.Equal(t, own, heard())
@@ -227,7 +228,7 @@ func TestATokenThatIsMissingBeginsNothing(t *testing.T) {
 	})
 	require.NoError(t, n.stage())
 	require.ErrorIs(t, n.setUp(t.Context()), volume.ErrUnsupported, "nothing gives tokens")
-	n.plugin.options.Tokens = &tokens{}
+	n.plugin.node.options.Tokens = &tokens{}
 	require.ErrorIs(t, n.setUp(t.Context()), volume.ErrTransient)
 	assert.Zero(t, n.Count("NodePublishVolume"))
 	require.NoError(t, n.unstage())

@@ -63,7 +63,7 @@ func (v *provisioner) Provision(
 	if request.AccessibilityRequirements, err = v.plugin.where(ctx, s.facts, selectedNode, allowedTopologies); err != nil {
 		return nil, err
 	}
-	if request.Secrets, err = v.plugin.secret(ctx, v.refs[whoProvisions]); err != nil {
+	if request.Secrets, err = v.plugin.options.secret(ctx, v.refs[whoProvisions]); err != nil {
 		return nil, err
 	}
 	answer, err := call(ctx, s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, request)
@@ -195,7 +195,7 @@ func (d *deleter) GetPath() string { return "" }
 // Delete implements [volume.Deleter]. A volume that is on record at a path of this node is in use, whatever the driver would say.
 func (d *deleter) Delete(ctx context.Context) error {
 	p, id := d.plugin, d.src.csi.VolumeHandle
-	used, err := p.records.all(func(r record) bool { return r.VolumeID == id })
+	used, err := p.node.points.records.all(func(r record) bool { return r.VolumeID == id })
 	if err != nil {
 		return fmt.Errorf("driver %q: volume %q: it is not known whether it is used: %w", p.options.Driver, id, err)
 	}
@@ -206,7 +206,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	secrets, err := p.secret(ctx, d.deletionSecret())
+	secrets, err := p.options.secret(ctx, d.deletionSecret())
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if src.block {
 		return nil, fmt.Errorf("volume %q has volumeMode Block: it is mapped: %w", spec.Name(), volume.ErrUnsupported)
 	}
-	path, err := p.podPath(spec.Name(), pod.UID)
+	path, err := p.node.podPath(spec.Name(), pod.UID)
 	if err != nil {
 		return nil, err
 	}
@@ -58,25 +58,25 @@ func (p *Plugin) sourceFor(spec *volume.Spec, pod *v1.Pod) (source, error) {
 
 // NewUnmounter implements [volume.VolumePlugin].
 func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
-	path, err := p.podPath(name, podUID)
+	path, err := p.node.podPath(name, podUID)
 	if err != nil {
 		return nil, err
 	}
 	return &place{Dir: volume.Dir{Path: path}, plugin: p}, nil
 }
 
-func (p *Plugin) podPath(name string, podUID types.UID) (string, error) {
+func (n *nodeService) podPath(name string, podUID types.UID) (string, error) {
 	for _, element := range []string{name, string(podUID)} {
 		if err := volume.CheckPathElement(element); err != nil {
 			return "", err
 		}
 	}
-	return p.host.GetPodVolumeDir(podUID, p.name, name), nil
+	return n.host.GetPodVolumeDir(podUID, n.name, name), nil
 }
 
 // GetAttributes implements [volume.Mounter].
 func (m *mounter) GetAttributes() volume.Attributes {
-	managed := !m.src.readOnly && m.plugin.ownsContent(m.src)
+	managed := !m.src.readOnly && m.plugin.node.ownsContent(m.src)
 	return volume.Attributes{ReadOnly: m.src.readOnly, Managed: managed, SupportsSELinux: managed}
 }
 
@@ -90,12 +90,12 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 	if err := ownership.CheckGroup(args.FsGroup); err != nil {
 		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
 	}
-	p := m.plugin
-	err := p.publish(ctx, publication{src: m.src, pod: m.pod, path: dir, group: args.FsGroup, label: args.SELinuxLabel})
+	n := &m.plugin.node
+	err := n.publish(ctx, publication{src: m.src, pod: m.pod, path: dir, group: args.FsGroup, label: args.SELinuxLabel})
 	if err != nil {
 		return err
 	}
-	return p.own(ctx, m.src, dir, args, m.pod)
+	return n.own(ctx, m.src, dir, args, m.pod)
 }
 
 // publication is one volume that is to be given to one pod.
@@ -109,16 +109,16 @@ type publication struct {
 
 // publish puts the volume on record and has the driver publish it. A volume that is published and not mounted is an error: a pod
 // would write into the directory beneath.
-func (p *Plugin) publish(ctx context.Context, pub publication) error {
-	s, err := p.link.session(ctx)
+func (n *nodeService) publish(ctx context.Context, pub publication) error {
+	s, err := n.link.session(ctx)
 	if err != nil {
 		return err
 	}
-	request, err := p.publishRequest(ctx, s.facts, pub)
+	request, err := n.publishRequest(ctx, s.facts, pub)
 	if err != nil {
 		return err
 	}
-	existed, err := p.records.write(record{
+	existed, err := n.points.records.write(record{
 		Path: pub.path, VolumeID: pub.src.csi.VolumeHandle, Kind: published,
 		Staging: request.GetStagingTargetPath(), PublishContext: request.GetPublishContext(),
 	})
@@ -130,13 +130,13 @@ func (p *Plugin) publish(ctx context.Context, pub publication) error {
 		_, err = call(ctx, s, "NodePublishVolume", csi.NewNodeClient(s.conn).NodePublishVolume, request)
 	}
 	if err != nil {
-		return p.undoFailed(ctx, pub.path, existed, err)
+		return n.points.undoFailed(ctx, pub.path, existed, err)
 	}
-	return p.checkPublished(ctx, pub)
+	return n.checkPublished(ctx, pub)
 }
 
-func (p *Plugin) checkPublished(ctx context.Context, pub publication) error {
-	isThere, err := p.isMounted(ctx, pub.path)
+func (n *nodeService) checkPublished(ctx context.Context, pub publication) error {
+	isThere, err := n.points.isMounted(ctx, pub.path)
 	if err == nil && !isThere && pub.src.block {
 		isThere, err = isDevice(pub.path) // It may be made there in the place of a mount.
 	}
@@ -145,23 +145,23 @@ func (p *Plugin) checkPublished(ctx context.Context, pub publication) error {
 	}
 	if !isThere {
 		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is published, and nothing is mounted at %q: %w",
-			p.options.Driver, pub.src.csi.VolumeHandle, pub.path, ErrContradiction))
+			n.options.Driver, pub.src.csi.VolumeHandle, pub.path, ErrContradiction))
 	}
 	if pub.src.readOnly && !pub.src.block {
-		return p.checkReadOnly(ctx, pub)
+		return n.checkReadOnly(ctx, pub)
 	}
 	return nil
 }
 
 // checkReadOnly reports whether the kernel refuses writes through the mount, or to its whole filesystem.
-func (p *Plugin) checkReadOnly(ctx context.Context, pub publication) error {
-	there, err := p.options.Mounter.Lookup(ctx, pub.path)
+func (n *nodeService) checkReadOnly(ctx context.Context, pub publication) error {
+	there, err := n.points.mounter.Lookup(ctx, pub.path)
 	if err != nil {
 		return volume.Uncertain(err)
 	}
 	if !slices.Contains(there.Options, "ro") && !slices.Contains(there.SuperOptions, "ro") {
 		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is published read-only, and %q can be written to: %w",
-			p.options.Driver, pub.src.csi.VolumeHandle, pub.path, ErrContradiction))
+			n.options.Driver, pub.src.csi.VolumeHandle, pub.path, ErrContradiction))
 	}
 	return nil
 }
@@ -174,8 +174,8 @@ func isDevice(path string) (bool, error) {
 	return err == nil && info.Mode()&fs.ModeDevice != 0, err
 }
 
-func (p *Plugin) publishRequest(ctx context.Context, f facts, pub publication) (*csi.NodePublishVolumeRequest, error) {
-	capability, err := p.useOf(f, pub.src, pub.group, pub.label).capability(f)
+func (n *nodeService) publishRequest(ctx context.Context, f facts, pub publication) (*csi.NodePublishVolumeRequest, error) {
+	capability, err := n.useOf(f, pub.src, pub.group, pub.label).capability(f)
 	if err != nil {
 		return nil, err
 	}
@@ -185,24 +185,24 @@ func (p *Plugin) publishRequest(ctx context.Context, f facts, pub publication) (
 	}
 	switch {
 	case pub.src.inline: // The driver makes it now.
-	case p.stages():
-		err = p.addStaging(pub.src, request)
+	case n.link.stages():
+		err = n.addStaging(pub.src, request)
 	default:
-		err = p.addAttachment(pub, request)
+		err = n.addAttachment(pub, request)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if request.Secrets, err = p.secret(ctx, pub.src.csi.NodePublishSecretRef); err != nil {
+	if request.Secrets, err = n.options.secret(ctx, pub.src.csi.NodePublishSecretRef); err != nil {
 		return nil, err
 	}
-	return request, p.addPod(ctx, pub, request)
+	return request, n.addPod(ctx, pub, request)
 }
 
 // addStaging adds where the volume is staged, and what the driver returned when it was attached, which are on record.
-func (p *Plugin) addStaging(src source, request *csi.NodePublishVolumeRequest) error {
-	path := p.stagingPath(src)
-	rec, known, err := p.records.read(path)
+func (n *nodeService) addStaging(src source, request *csi.NodePublishVolumeRequest) error {
+	path := n.stagingPath(src)
+	rec, known, err := n.points.records.read(path)
 	if err != nil {
 		return err
 	}
@@ -215,15 +215,15 @@ func (p *Plugin) addStaging(src source, request *csi.NodePublishVolumeRequest) e
 
 // addAttachment adds what the driver returned when it attached a volume that is not staged: what WaitForAttach was given last, or else
 // what is on record of an earlier set-up.
-func (p *Plugin) addAttachment(pub publication, request *csi.NodePublishVolumeRequest) error {
-	if !p.attaches() {
+func (n *nodeService) addAttachment(pub publication, request *csi.NodePublishVolumeRequest) error {
+	if !n.link.attaches() {
 		return nil
 	}
-	if publish, ok := p.contexts.of(pub.src.csi.VolumeHandle); ok {
+	if publish, ok := n.contexts.of(pub.src.csi.VolumeHandle); ok {
 		request.PublishContext = publish
 		return nil
 	}
-	rec, known, err := p.records.read(pub.path)
+	rec, known, err := n.points.records.read(pub.path)
 	if err == nil && !known {
 		err = fmt.Errorf("volume %q: what the driver returned when it was attached is not known: wait for it first: %w", pub.src.pv.Name, ErrNotAttached)
 	}
@@ -233,9 +233,9 @@ func (p *Plugin) addAttachment(pub publication, request *csi.NodePublishVolumeRe
 
 // ownsContent reports whether fsGroup gives the content of the volume to the group, by fsGroupPolicy of the CSIDriver. Without one
 // that is so for a filesystem that one node has.
-func (p *Plugin) ownsContent(src source) bool {
+func (n *nodeService) ownsContent(src source) bool {
 	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
-	if said := p.object().FSGroupPolicy; said != nil {
+	if said := n.link.spec().FSGroupPolicy; said != nil {
 		policy = *said
 	}
 	if policy != storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy {
@@ -246,9 +246,9 @@ func (p *Plugin) ownsContent(src source) bool {
 }
 
 // own gives the content to the group, unless the driver did or the volume is not ours to change.
-func (p *Plugin) own(ctx context.Context, src source, dir string, args volume.MounterArgs, pod *v1.Pod) error {
-	if args.FsGroup == nil || src.readOnly || args.IsRemount || !p.ownsContent(src) ||
-		p.link.known().node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+func (n *nodeService) own(ctx context.Context, src source, dir string, args volume.MounterArgs, pod *v1.Pod) error {
+	if args.FsGroup == nil || src.readOnly || args.IsRemount || !n.ownsContent(src) ||
+		n.link.known().node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		return nil
 	}
 	_, err := ownership.Apply(ctx, dir, ownership.Options{Group: args.FsGroup, Policy: args.FSGroupChangePolicy, Pod: pod})
@@ -263,5 +263,5 @@ func (u *place) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u
 
 // TearDownAt implements [volume.Unmounter].
 func (u *place) TearDownAt(ctx context.Context, dir string) error {
-	return u.plugin.takeAway(ctx, dir, published)
+	return u.plugin.node.takeAway(ctx, dir, published)
 }

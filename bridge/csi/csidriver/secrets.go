@@ -19,20 +19,20 @@ const (
 
 // secret returns the content of a secret, nil where ref is nil. It is asked for at each call and kept nowhere. An error has nothing
 // of it, and says that nothing was begun.
-func (p *Plugin) secret(ctx context.Context, ref *v1.SecretReference) (map[string]string, error) {
+func (o Options) secret(ctx context.Context, ref *v1.SecretReference) (map[string]string, error) {
 	if ref == nil || ref.Name == "" {
 		return nil, nil
 	}
-	if p.options.Secrets == nil {
+	if o.Secrets == nil {
 		return nil, fmt.Errorf("driver %q: the plugin was given nothing to get secret %q of namespace %q from: set Options.Secrets: %w",
-			p.options.Driver, ref.Name, ref.Namespace, volume.ErrUnsupported)
+			o.Driver, ref.Name, ref.Namespace, volume.ErrUnsupported)
 	}
-	secret, err := p.options.Secrets.Secret(ctx, ref.Namespace, ref.Name)
+	secret, err := o.Secrets.Secret(ctx, ref.Namespace, ref.Name)
 	if err == nil && secret == nil {
 		err = volume.ErrInvalid
 	}
 	if err != nil {
-		return nil, volume.Transient(fmt.Errorf("driver %q: secret %q of namespace %q: %w", p.options.Driver, ref.Name, ref.Namespace, err))
+		return nil, volume.Transient(fmt.Errorf("driver %q: secret %q of namespace %q: %w", o.Driver, ref.Name, ref.Namespace, err))
 	}
 	values := make(map[string]string, len(secret.Data))
 	for key, value := range secret.Data {

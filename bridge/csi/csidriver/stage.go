@@ -6,15 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -43,40 +40,13 @@ func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
 		return false, nil
 	}
 	src, err := p.sourceOf(spec)
-	return err == nil && !src.block && p.stages(), err
+	return err == nil && !src.block && p.link.stages(), err
 }
 
 // GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]: where pods have the volume by our records, and what the mount
 // table knows of it besides.
 func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
-	refs, err := p.options.Mounter.GetMountRefs(ctx, deviceMountPath)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	refs = slices.Clone(refs)
-	pods, err := p.records.all(func(r record) bool { return r.Kind == published && r.Staging == deviceMountPath })
-	if err != nil {
-		return nil, err
-	}
-	for _, pod := range pods {
-		mounted, err := p.isMounted(ctx, pod.Path)
-		if err != nil {
-			return nil, err
-		}
-		if mounted && !slices.Contains(refs, pod.Path) {
-			refs = append(refs, pod.Path)
-		}
-	}
-	return refs, nil
-}
-
-// isMounted reports whether something is mounted at path, which need not exist.
-func (p *Plugin) isMounted(ctx context.Context, path string) (bool, error) {
-	mounted, err := p.options.Mounter.IsMountPoint(ctx, path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return mounted, err
+	return p.node.points.refs(ctx, deviceMountPath)
 }
 
 // nameInPath is a handle as one element of a path.
@@ -85,11 +55,11 @@ func nameInPath(handle string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (p *Plugin) stagingPath(src source) string {
+func (n *nodeService) stagingPath(src source) string {
 	if src.block {
-		return stagedDevice(p.globalMapPath(src))
+		return stagedDevice(n.globalMapPath(src))
 	}
-	return filepath.Join(p.host.GetPluginDir(p.name), "mounts", nameInPath(src.csi.VolumeHandle))
+	return filepath.Join(n.host.GetPluginDir(n.name), "mounts", nameInPath(src.csi.VolumeHandle))
 }
 
 // GetDeviceMountPath returns {root}/plugins/{plugin name}/mounts/{hash of the handle}.
@@ -98,7 +68,7 @@ func (s *stager) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return s.plugin.stagingPath(src), nil
+	return s.plugin.node.stagingPath(src), nil
 }
 
 // MountDevice implements [volume.DeviceMounter].
@@ -109,10 +79,10 @@ func (s *stager) MountDevice(
 	if err != nil {
 		return err
 	}
-	if want := s.plugin.stagingPath(src); deviceMountPath != want {
+	if want := s.plugin.node.stagingPath(src); deviceMountPath != want {
 		return fmt.Errorf("volume %q is staged at %q and not at %q: %w", src.pv.Name, want, deviceMountPath, volume.ErrInvalid)
 	}
-	return s.plugin.stage(ctx, staging{src: src, path: deviceMountPath, devicePath: devicePath, group: args.FsGroup, label: args.SELinuxLabel})
+	return s.plugin.node.stage(ctx, staging{src: src, path: deviceMountPath, devicePath: devicePath, group: args.FsGroup, label: args.SELinuxLabel})
 }
 
 // staging is one volume that is to be staged.
@@ -124,20 +94,20 @@ type staging struct {
 }
 
 // stage puts the volume on record and has the driver stage it, if it does so.
-func (p *Plugin) stage(ctx context.Context, st staging) error {
-	s, err := p.link.session(ctx)
+func (n *nodeService) stage(ctx context.Context, st staging) error {
+	s, err := n.link.session(ctx)
 	if err != nil {
 		return err
 	}
 	publish, _ := PublishContext(st.devicePath)
-	request, err := p.stageRequest(ctx, s.facts, st, publish)
+	request, err := n.stageRequest(ctx, s.facts, st, publish)
 	if err != nil {
 		return err
 	}
 	if !s.facts.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		return volume.Transient(fmt.Errorf("driver %q: it does not stage volumes any more: %w", s.facts.name, volume.ErrUnsupported))
 	}
-	existed, err := p.records.write(record{Path: st.path, VolumeID: st.src.csi.VolumeHandle, Kind: staged, PublishContext: publish})
+	existed, err := n.points.records.write(record{Path: st.path, VolumeID: st.src.csi.VolumeHandle, Kind: staged, PublishContext: publish})
 	if err != nil {
 		return fmt.Errorf("staging volume %q: %w", st.src.pv.Name, err)
 	}
@@ -148,15 +118,15 @@ func (p *Plugin) stage(ctx context.Context, st staging) error {
 	if err == nil {
 		return nil
 	}
-	return p.undoFailed(ctx, st.path, existed, err)
+	return n.points.undoFailed(ctx, st.path, existed, err)
 }
 
-func (p *Plugin) stageRequest(ctx context.Context, f facts, st staging, publish map[string]string) (*csi.NodeStageVolumeRequest, error) {
-	capability, err := p.useOf(f, st.src, st.group, st.label).capability(f)
+func (n *nodeService) stageRequest(ctx context.Context, f facts, st staging, publish map[string]string) (*csi.NodeStageVolumeRequest, error) {
+	capability, err := n.useOf(f, st.src, st.group, st.label).capability(f)
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := p.secret(ctx, st.src.csi.NodeStageSecretRef)
+	secrets, err := n.options.secret(ctx, st.src.csi.NodeStageSecretRef)
 	if err != nil {
 		return nil, err
 	}
@@ -167,92 +137,51 @@ func (p *Plugin) stageRequest(ctx context.Context, f facts, st staging, publish 
 }
 
 // useOf returns how a volume is mounted on this node: with the group, where the driver takes that, and with the context of SELinux.
-func (p *Plugin) useOf(f facts, src source, group *int64, label string) use {
+func (n *nodeService) useOf(f facts, src source, group *int64, label string) use {
 	u := src.use()
 	if group != nil && f.node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		u.group = fmt.Sprint(*group)
 	}
-	if label != "" && isTrue(p.object().SELinuxMount) {
+	if label != "" && isTrue(n.link.spec().SELinuxMount) {
 		u.mountFlags = append(slices.Clone(u.mountFlags), fmt.Sprintf("context=%q", label))
 	}
 	return u
 }
 
-// undoFailed says what is believed after a call failed that was to mount something at path. Only where the driver's answer is
-// final, nothing was on record before, and nothing is mounted, is nothing there: what the call needed is taken away.
-func (p *Plugin) undoFailed(ctx context.Context, path string, existed bool, cause error) error { //nolint:revive // It is what write returned.
-	if isUncertain(cause) || existed {
-		return volume.Uncertain(cause)
-	}
-	mounted, err := p.isMounted(context.WithoutCancel(ctx), path)
-	switch {
-	case err != nil:
-		return volume.Uncertain(errors.Join(cause, err))
-	case mounted:
-		return volume.Uncertain(fmt.Errorf("%w, and something is mounted at %q: %w", cause, path, ErrContradiction))
-	}
-	if err := p.clear(context.WithoutCancel(ctx), path); err != nil {
-		return volume.Uncertain(errors.Join(cause, err))
-	}
-	return cause
-}
-
-// clear removes a mount point at which nothing is mounted, and then its record.
-func (p *Plugin) clear(ctx context.Context, path string) error {
-	if err := p.options.Mounter.RemoveTarget(ctx, path); err != nil {
-		if errors.Is(err, unix.ENOTEMPTY) {
-			return errors.Join(fmt.Errorf("%q: %w: %w", path, volume.ErrDirectoryKept, err), p.records.remove(path))
-		}
-		return fmt.Errorf("removing %q: %w", path, err)
-	}
-	return p.records.remove(path)
-}
-
 // UnmountDevice implements [volume.DeviceUnmounter].
 func (s *stager) UnmountDevice(ctx context.Context, deviceMountPath string) error {
-	return s.plugin.takeAway(ctx, deviceMountPath, staged)
+	return s.plugin.node.takeAway(ctx, deviceMountPath, staged)
 }
 
 // takeAway has the driver undo what is on record at path, and looks whether it did. What is not on record is not touched: a mount
 // there is somebody else's.
-func (p *Plugin) takeAway(ctx context.Context, path string, of kind) error {
-	rec, known, err := p.records.read(path)
+func (n *nodeService) takeAway(ctx context.Context, path string, of kind) error {
+	rec, known, err := n.points.records.read(path)
 	if err != nil {
 		return err
 	}
 	if known && rec.Kind != of {
-		return fmt.Errorf("driver %q: at %q a volume is %s and not %s: %w", p.options.Driver, path, rec.Kind, of, volume.ErrInvalid)
+		return fmt.Errorf("driver %q: at %q a volume is %s and not %s: %w", n.options.Driver, path, rec.Kind, of, volume.ErrInvalid)
 	}
 	if !known {
-		return p.clearUnknown(ctx, path)
+		return n.points.clearUnknown(ctx, path)
 	}
-	if err := p.undo(ctx, rec); err != nil {
+	if err := n.undo(ctx, rec); err != nil {
 		return err
 	}
-	mounted, err := p.isMounted(ctx, path)
+	mounted, err := n.points.isMounted(ctx, path)
 	if err != nil {
 		return volume.Uncertain(err)
 	}
 	if mounted {
-		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is still mounted at %q: %w", p.options.Driver, rec.VolumeID, path, ErrContradiction))
+		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is still mounted at %q: %w", n.options.Driver, rec.VolumeID, path, ErrContradiction))
 	}
-	return p.clear(ctx, path)
-}
-
-func (p *Plugin) clearUnknown(ctx context.Context, path string) error {
-	mounted, err := p.isMounted(ctx, path)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		return fmt.Errorf("driver %q: %q is mounted and on no record: unmount it by hand: %w", p.options.Driver, path, mount.ErrForeign)
-	}
-	return p.clear(ctx, path)
+	return n.points.clear(ctx, path)
 }
 
 // undo makes the call that takes away what is on record.
-func (p *Plugin) undo(ctx context.Context, rec record) error {
-	s, err := p.link.session(ctx)
+func (n *nodeService) undo(ctx context.Context, rec record) error {
+	s, err := n.link.session(ctx)
 	if err != nil {
 		return err
 	}

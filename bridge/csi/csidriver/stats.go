@@ -41,7 +41,7 @@ func (u *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 
 // record returns what is on record at the pod's path.
 func (u *place) record() (record, error) {
-	rec, known, err := u.plugin.records.read(u.GetPath())
+	rec, known, err := u.plugin.node.points.records.read(u.GetPath())
 	if err == nil && !known {
 		err = fmt.Errorf("driver %q: nothing is published at %q: %w", u.plugin.options.Driver, u.GetPath(), volume.ErrUnsupported)
 	}

@@ -1,10 +1,13 @@
 package fakedriver
 
 import (
+	"context"
 	"os"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount"
 )
 
 // Bug is one mistake of a driver that costs somebody their data, or shows it to others. csi-sanity finds none of them.
@@ -33,6 +36,8 @@ const (
 	MeasuresNothing
 	// ForgetsAtRestart knows of no volume when it is started again.
 	ForgetsAtRestart
+	// NoLock lets two calls for one volume overlap: both find that its tmpfs is missing, and both mount one.
+	NoLock
 )
 
 // String says what goes wrong.
@@ -40,7 +45,7 @@ func (b Bug) String() string {
 	return [...]string{
 		"none", "ignores read-only", "publishes without a mount", "all volumes share one directory", "wipes data at each publish",
 		"repeated publish stacks mounts", "unpublish is lazy", "clone copies nothing", "delete leaves the storage", "stats are zero",
-		"state is lost at a restart",
+		"state is lost at a restart", "no lock per volume",
 	}[b]
 }
 
@@ -57,7 +62,10 @@ func (d *Driver) Kill() {
 func (d *Driver) has(b Bug) bool { return d.options.Bug == b }
 
 // source is the directory that is published, as the bugs have it. It is called with the lock held.
-func (d *Driver) source(v *Volume) (string, error) {
+func (d *Driver) source(ctx context.Context, v *Volume) (string, error) {
+	if d.options.Memory {
+		return d.path(v.ID), d.mountMemory(ctx, d.path(v.ID))
+	}
 	switch d.options.Bug {
 	case SharesOneDirectory:
 		return d.path("shared"), os.MkdirAll(d.path("shared"), 0o755)
@@ -66,6 +74,20 @@ func (d *Driver) source(v *Volume) (string, error) {
 	default:
 		return d.path(v.ID), nil
 	}
+}
+
+// mountMemory mounts the tmpfs of a volume unless it is mounted. It is called with the lock held, which a driver without a lock for a
+// volume lets go meanwhile.
+func (d *Driver) mountMemory(ctx context.Context, path string) error {
+	if d.has(NoLock) {
+		d.mu.Unlock()
+		defer d.mu.Lock()
+	}
+	mounted, err := d.mounter.IsMountPoint(ctx, path)
+	if mounted || err != nil {
+		return err
+	}
+	return d.mounter.Mount(ctx, mount.Request{Source: "volume", Target: path, FSType: "tmpfs", Options: []string{"nosuid", "nodev"}})
 }
 
 // empty deletes the content of a volume.

@@ -53,6 +53,10 @@ type Options struct {
 	Topology map[string]string
 	// MaxVolumes is how many volumes a node can have; 0 means that there is no limit.
 	MaxVolumes int64
+	// Memory says that each volume is a tmpfs, which the driver mounts when the volume is first published.
+	Memory bool
+	// Mounter is what it mounts with; nil means the kernel's.
+	Mounter mount.Interface
 	// Bug is what it always does wrong.
 	Bug Bug
 }
@@ -146,7 +150,10 @@ func New(options Options) *Driver {
 			csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		}
 	}
-	return &Driver{mounter: mount.New(mount.Options{}), options: options, faults: map[string][]Fault{}, volumes: map[string]*Volume{}}
+	if options.Mounter == nil {
+		options.Mounter = mount.New(mount.Options{})
+	}
+	return &Driver{mounter: options.Mounter, options: options, faults: map[string][]Fault{}, volumes: map[string]*Volume{}}
 }
 
 // Serve listens at socket, which only its owner may write to, and answers until stop is called, which ends every call and returns

@@ -105,12 +105,17 @@ func (d *Driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 }
 
 // DeleteVolume implements csi.ControllerServer.
-func (d *Driver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v := d.volumes[r.GetVolumeId()]
 	if v != nil && len(v.Nodes)+len(v.Staged)+len(v.Published) > 0 {
 		return nil, status.Error(codes.FailedPrecondition, "in use")
+	}
+	if d.options.Memory && v != nil {
+		if err := d.unmount(ctx, d.path(v.ID)); err != nil {
+			return nil, err
+		}
 	}
 	if d.has(LeavesTheStorage) {
 		delete(d.volumes, r.GetVolumeId())
@@ -289,7 +294,7 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 		v.Published = append(v.Published, r.GetTargetPath())
 		return &csi.NodePublishVolumeResponse{}, os.MkdirAll(r.GetTargetPath(), 0o750)
 	}
-	source, err := d.source(v)
+	source, err := d.source(ctx, v)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,94 @@
+package csidriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// mountPoints are the paths at which volumes of a driver are on this node: what is on record of them, and what the mount table says.
+type mountPoints struct {
+	driver  string
+	mounter mount.Interface
+	records records
+}
+
+// isMounted reports whether something is mounted at path, which need not exist.
+func (m *mountPoints) isMounted(ctx context.Context, path string) (bool, error) {
+	mounted, err := m.mounter.IsMountPoint(ctx, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return mounted, err
+}
+
+// refs returns the paths at which pods have what is staged at a path.
+func (m *mountPoints) refs(ctx context.Context, staging string) ([]string, error) {
+	refs, err := m.mounter.GetMountRefs(ctx, staging)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	refs = slices.Clone(refs)
+	pods, err := m.records.all(func(r record) bool { return r.Kind == published && r.Staging == staging })
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		mounted, err := m.isMounted(ctx, pod.Path)
+		if err != nil {
+			return nil, err
+		}
+		if mounted && !slices.Contains(refs, pod.Path) {
+			refs = append(refs, pod.Path)
+		}
+	}
+	return refs, nil
+}
+
+// undoFailed says what is believed after a call failed that was to mount something at path. Only where the driver's answer is
+// final, nothing was on record before, and nothing is mounted, is nothing there: what the call needed is taken away.
+func (m *mountPoints) undoFailed(ctx context.Context, path string, existed bool, cause error) error { //nolint:revive // It is what write returned.
+	if isUncertain(cause) || existed {
+		return volume.Uncertain(cause)
+	}
+	mounted, err := m.isMounted(context.WithoutCancel(ctx), path)
+	switch {
+	case err != nil:
+		return volume.Uncertain(errors.Join(cause, err))
+	case mounted:
+		return volume.Uncertain(fmt.Errorf("%w, and something is mounted at %q: %w", cause, path, ErrContradiction))
+	}
+	if err := m.clear(context.WithoutCancel(ctx), path); err != nil {
+		return volume.Uncertain(errors.Join(cause, err))
+	}
+	return cause
+}
+
+// clear removes a mount point at which nothing is mounted, and then its record.
+func (m *mountPoints) clear(ctx context.Context, path string) error {
+	if err := m.mounter.RemoveTarget(ctx, path); err != nil {
+		if errors.Is(err, unix.ENOTEMPTY) {
+			return errors.Join(fmt.Errorf("%q: %w: %w", path, volume.ErrDirectoryKept, err), m.records.remove(path))
+		}
+		return fmt.Errorf("removing %q: %w", path, err)
+	}
+	return m.records.remove(path)
+}
+
+func (m *mountPoints) clearUnknown(ctx context.Context, path string) error {
+	mounted, err := m.isMounted(ctx, path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("driver %q: %q is mounted and on no record: unmount it by hand: %w", m.driver, path, mount.ErrForeign)
+	}
+	return m.clear(ctx, path)
+}
