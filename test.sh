@@ -43,6 +43,7 @@ needs=(
   mount.nfs:nfs-common
   rpcbind:rpcbind
   busybox:busybox-static
+  chromium-headless-shell:chromium-headless-shell
 )
 
 missing_packages() {
@@ -115,7 +116,7 @@ check_vet() {
 }
 
 # Modules of their own, as those of somebody else are: what they need is no burden of the library.
-modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus bridge/otel examples/cluster examples/csidriver)
+modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus bridge/otel bridge/inspect/browsertest examples/cluster examples/csidriver)
 
 check_lint() {
   step "golangci-lint"

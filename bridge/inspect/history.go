@@ -75,14 +75,21 @@ func (h *History) OperationStarted(o operationexecutor.OperationInfo) {
 func (h *History) begin(key historyKey) *past {
 	if known, ok := h.known[key]; ok {
 		h.order.MoveToBack(known)
-		return known.Value.(*past)
+		return pastOf(known)
 	}
 	if len(h.known) >= h.most {
 		oldest := h.order.Front()
-		delete(h.known, h.order.Remove(oldest).(*past).key)
+		delete(h.known, pastOf(oldest).key)
+		h.order.Remove(oldest)
 	}
 	p := &past{key: key}
 	h.known[key] = h.order.PushBack(p)
+	return p
+}
+
+// pastOf returns what an element of the order holds.
+func pastOf(e *list.Element) *past {
+	p, _ := e.Value.(*past)
 	return p
 }
 
@@ -112,7 +119,7 @@ func (h *History) running(o operationexecutor.OperationInfo) *Operation {
 	if !ok {
 		return nil
 	}
-	operations := known.Value.(*past).operations
+	operations := pastOf(known).operations
 	for i := range operations {
 		if op := &operations[i]; op.Running && op.Kind == string(o.Kind) && op.Started.Equal(o.Started) {
 			return op
@@ -131,7 +138,7 @@ func (h *History) of(name v1.UniqueVolumeName, pod volume.UniquePodName) []Opera
 	var all []Operation
 	for _, key := range slices.Compact([]historyKey{{name, pod}, {name, ""}}) {
 		if known, ok := h.known[key]; ok {
-			all = append(all, known.Value.(*past).operations...)
+			all = append(all, pastOf(known).operations...)
 		}
 	}
 	for i := range all {
