@@ -322,6 +322,7 @@ run_simulation() {
     grep -vE '^=== |^PASS$|^ +--- PASS'
   go test -count=1 -timeout "$4" -v -run '^(TestTheSimulationFindsBugs|TestClustersStayWhole)$' ./controller/attachdetach |
     grep -vE '^=== |^PASS$|^ +--- PASS'
+  (cd bridge/csi && go test -count=1 -timeout "$4" -v -run '^TestSimulatedDriver$' ./csidriver | grep -vE '^=== |^PASS$')
 }
 
 # The tests run a few seconds of it with the race detector; this is more of it without. To fill the node and to empty it again
