@@ -132,6 +132,27 @@ func (d *Dir) Remove(name string, file *os.File) error {
 	return d.Sync()
 }
 
+// Replace writes a small file whole: readers, and the next start after a power cut, see the old content or the new one. Two calls
+// for one name must not run at once. name+".new" must be the name of no other file.
+func (d *Dir) Replace(name string, content []byte) error {
+	next := name + ".new"
+	file, err := d.root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("file in %q: %w", d.path, err)
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = d.root.Rename(next, name)
+	}
+	if err != nil {
+		return fmt.Errorf("file %q: %w", d.pathOf(name), errors.Join(err, d.root.Remove(next)))
+	}
+	return d.Sync()
+}
+
 // Sync syncs the directory. After it, files made, renamed or removed in it survive a power cut.
 func (d *Dir) Sync() error {
 	dir, err := d.root.Open(".")

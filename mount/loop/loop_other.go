@@ -31,6 +31,8 @@ func (*Manager) attach(context.Context, handle, AttachOptions) (Device, error) {
 
 func (*Manager) resize(context.Context, handle) (Device, error) { return Device{}, unsupported() }
 
+func (*Manager) tune(context.Context, handle, Tuning) (Device, error) { return Device{}, unsupported() }
+
 func (*Manager) hold(context.Context, handle, string) (Device, error) {
 	return Device{}, unsupported()
 }

@@ -137,6 +137,28 @@ func (m *Manager) ResizeFile(ctx context.Context, file *os.File) (Device, error)
 	})
 }
 
+// Tuning are properties of a device that can change while it is in use. Nil leaves one as it is.
+type Tuning struct {
+	// DirectIO says whether the device bypasses the page cache of the backing file. The next attachment has what its
+	// [AttachOptions] say.
+	DirectIO *bool
+	// ReadAhead is how many bytes the kernel reads ahead, a multiple of the page size; files that are open keep what they had.
+	// A newer kernel computes its own when a file is attached. An older kernel keeps it when the device is detached, for whatever file it gets next.
+	ReadAhead *int64
+}
+
+// DefaultReadAhead is how many bytes a kernel reads ahead that keeps the read-ahead of a device when it is detached.
+const DefaultReadAhead = 128 << 10
+
+// TuneFile changes properties of the device of a file that the caller opened, in whatever mode, and returns the device as it is
+// then. A file that is attached nowhere is an error that matches [ErrNotAttached]. Direct I/O that the filesystem of the file
+// cannot do matches mount.ErrUnsupported; nothing was changed then.
+func (m *Manager) TuneFile(ctx context.Context, file *os.File, tuning Tuning) (Device, error) {
+	return abandonable.Value(ctx, m.calls, change(file.Name()), func(ctx context.Context) (Device, error) {
+		return withHandle(file, func(h handle) (Device, error) { return m.tune(ctx, h, tuning) })
+	})
+}
+
 // Detach detaches device and proves it: nil says that the device is free, or has another backing file by now. A device that
 // was detached before is no error. While another user has claimed the device, which includes a mount in any mount
 // namespace, Detach changes nothing. While other programs merely have it open, the kernel is told to detach it with the

@@ -94,7 +94,7 @@ func (n *node) Detach(ctx context.Context, volumeName string, nodeName types.Nod
 		return nil
 	}
 	if err == nil {
-		err = n.plugin.devices.loops.Detach(ctx, device)
+		err = n.plugin.devices.detach(ctx, volumeName, device)
 	}
 	if err != nil {
 		return fmt.Errorf("detaching volume %q: %w", volumeName, classify(err))

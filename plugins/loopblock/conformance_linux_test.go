@@ -2,6 +2,7 @@ package loopblock_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/volumekit/volumekit/mount/format"
@@ -14,14 +15,20 @@ import (
 func TestConformance(t *testing.T) {
 	mounttest.RequireRoot(t)
 	requireTool(t, "ext4")
+	images := filepath.Join(t.TempDir(), "images")
 	volumetest.Run(t, volumetest.Config{
-		NewPlugin: func(testing.TB) volume.VolumePlugin { return loopblock.New(loopblock.Options{}) },
-		Shared:    true,
-		Lifetime:  volumetest.LifetimeOfStorage,
-		FSGroup:   true,
+		NewPlugin: func(testing.TB) volume.VolumePlugin { return loopblock.New(loopblock.Options{BaseDir: images}) },
+		MutableParameters: [2]map[string]string{
+			{loopblock.ParameterDirectIO: "true", loopblock.ParameterReadAhead: "1Mi"},
+			{loopblock.ParameterDirectIO: "false", loopblock.ParameterReadAhead: "64Ki"},
+		},
+		Attributes: attributesIn(images),
+		Shared:     true,
+		Lifetime:   volumetest.LifetimeOfStorage,
+		FSGroup:    true,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
 			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock |
-			volume.CapExpand | volume.CapNodeExpand | volume.CapClone |
+			volume.CapExpand | volume.CapNodeExpand | volume.CapClone | volume.CapModify |
 			volume.CapSnapshot | volume.CapListSnapshots | volume.CapGroupSnapshot,
 	})
 }

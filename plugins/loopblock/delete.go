@@ -41,8 +41,11 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close()
-	err = d.plugin.devices.delete(ctx, dir, d.handle+imageSuffix)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
+	err = d.plugin.devices.delete(ctx, dir, d.handle)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = removeAttributes(dir, d.handle)
+	}
+	if err == nil {
 		err = dir.RemoveLeftOver(d.handle + partialSuffix)
 	}
 	if err != nil {
@@ -51,12 +54,18 @@ func (d *deleter) Delete(ctx context.Context) error {
 	return nil
 }
 
-// delete removes an image that is attached nowhere.
-func (v *devices) delete(ctx context.Context, dir *image.Dir, name string) error {
+// delete removes an image that is attached nowhere, after its attributes: a volume of the same name does not inherit them.
+func (v *devices) delete(ctx context.Context, dir *image.Dir, handle string) error {
+	name := handle + imageSuffix
 	file, err := dir.Open(name, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	return v.loops.WhileDetached(ctx, file, func() error { return dir.Remove(name, file) })
+	return v.loops.WhileDetached(ctx, file, func() error {
+		if err := removeAttributes(dir, handle); err != nil {
+			return err
+		}
+		return dir.Remove(name, file)
+	})
 }

@@ -29,14 +29,23 @@ type devices struct {
 	attaching atomic.Int64
 }
 
-// attach attaches the image of a volume, or returns the device that it has.
+// attach attaches the image of a volume, or returns the device that it has, with the attributes of the volume.
 func (v *devices) attach(ctx context.Context, src source) (loop.Device, error) {
+	has, err := v.images.attributes(ctx, src.handle)
+	if err != nil {
+		return loop.Device{}, err
+	}
 	return withImage(ctx, v.images, src.handle, func(file *os.File) (loop.Device, error) {
-		return v.withinLimit(ctx, file, func() (loop.Device, error) {
+		device, err := v.withinLimit(ctx, file, func() (loop.Device, error) {
 			return v.loops.AttachFile(ctx, file, loop.AttachOptions{
 				ReadOnly: src.readOnly, DirectIO: v.directIO, Label: label(src.handle),
 			})
 		})
+		if err != nil || len(has) == 0 {
+			return device, err
+		}
+		device, err = v.loops.TuneFile(ctx, file, has.tuning())
+		return device, volume.Uncertain(err)
 	})
 }
 

@@ -67,6 +67,13 @@
 // next staging, by resize2fs. If that fails, as on a full disk, the volume is used with its old size. Its PersistentVolume gets
 // an event ([EventFilesystemNotGrown]), and the next staging tries again.
 //
+// # Attributes
+//
+// A VolumeAttributesClass with the driverName loop-block.volumekit.io has the parameters "directIO" (the loop device bypasses the
+// page cache of the images' filesystem) and "readAhead" (a quantity such as "1Mi"). They change while pods use the volume, and
+// are kept in the file {BaseDir}/H.attributes, from which each attachment gets them. A value that cannot be has no effect: the
+// error matches volume.ErrInfeasible.
+//
 // # Copies
 //
 // A claim whose data source is another claim of this plugin gets a copy of its volume. The copy is made while it is
@@ -120,6 +127,7 @@
 //	mounted.go      what is mounted at a path, if it is ours, and how it is unmounted
 //	block.go        or the pod gets the device
 //	expand.go       image, device and filesystem become larger; grow.go: the filesystem
+//	attributes.go   what a VolumeAttributesClass makes of the device
 //	reconstruct.go  which volume it is that is mounted there
 //	delete.go       the image goes
 package loopblock

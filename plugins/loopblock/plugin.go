@@ -81,6 +81,7 @@ var (
 	_ volume.AttachableVolumePlugin         = (*Plugin)(nil)
 	_ volume.BlockVolumePlugin              = (*Plugin)(nil)
 	_ volume.ExpandableVolumePlugin         = (*Plugin)(nil)
+	_ volume.ModifiableVolumePlugin         = (*Plugin)(nil)
 	_ volume.NodeExpandableVolumePlugin     = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin        = (*Plugin)(nil)
 	_ volume.VolumePluginWithAttachLimits   = (*Plugin)(nil)

@@ -3,6 +3,7 @@ package loopblock
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 
@@ -29,9 +30,10 @@ const (
 func fsTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
 
 type provisioner struct {
-	plugin  *Plugin
-	options volume.VolumeOptions
-	request request
+	plugin     *Plugin
+	options    volume.VolumeOptions
+	request    request
+	attributes attributes
 }
 
 // NewProvisioner implements volume.ProvisionableVolumePlugin. It checks options and does no I/O: a parameter that is not
@@ -46,7 +48,11 @@ func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 	if err := p.checkClaim(options.PVC, r); err != nil {
 		return nil, fmt.Errorf("volume %q: %w", options.PVName, err)
 	}
-	return &provisioner{plugin: p, options: options, request: r}, nil
+	has, err := attributesOf(options.MutableParameters)
+	if err != nil {
+		return nil, fmt.Errorf("volume %q: %w", options.PVName, err)
+	}
+	return &provisioner{plugin: p, options: options, request: r, attributes: has}, nil
 }
 
 func requestOf(options volume.VolumeOptions) (request, error) {
@@ -89,7 +95,7 @@ func imageSize(size int64, fsType string) (int64, error) {
 
 // PublicKeys implements [volume.PublicKeyDeclarer]: nothing that this plugin is told is a secret, but mount options may be.
 func (p *Plugin) PublicKeys() []string {
-	return []string{volume.VolumeParameterFSType, ParameterPreallocate}
+	return []string{volume.VolumeParameterFSType, ParameterPreallocate, ParameterDirectIO, ParameterReadAhead}
 }
 
 func (r *request) parameter(key, value string) error {
@@ -165,7 +171,21 @@ func (p *provisioner) Provision(
 	if err != nil {
 		return nil, fmt.Errorf("making the image of volume %q: %w", p.request.handle, classify(err))
 	}
+	if err := p.setAttributes(ctx); err != nil {
+		return nil, fmt.Errorf("attributes of volume %q: %w", p.request.handle, err)
+	}
 	return p.persistentVolume(r.fsType, size), nil
+}
+
+// setAttributes gives a volume that was made, and that no pod can have yet, its attributes, and no others.
+func (p *provisioner) setAttributes(ctx context.Context) error {
+	_, err := withImage(ctx, p.plugin.devices.images, p.request.handle, func(file *os.File) (struct{}, error) {
+		if err := p.attributes.checkFile(file); err != nil {
+			return struct{}{}, volume.Uncertain(err) // The image is there.
+		}
+		return struct{}{}, volume.Uncertain(p.plugin.devices.images.setAttributes(p.request.handle, p.attributes))
+	})
+	return err
 }
 
 func (p *provisioner) persistentVolume(fsType string, size int64) *v1.PersistentVolume {
