@@ -82,8 +82,8 @@ type VolumeOptions struct {
 	// Parameters are those of the class. A key that the plugin does not know is an error.
 	Parameters map[string]string
 	// MutableParameters are those of the claim's VolumeAttributesClass: the attributes that the new volume has, as ModifyVolume
-	// would give them to it. A key or a value that the plugin does not know is an error that matches [ErrInfeasible]. Only a
-	// plugin with [CapModify] gets any.
+	// would give them to it. A key or a value that the plugin does not know is an error. Only a plugin with [CapModify] gets
+	// any.
 	MutableParameters map[string]string
 }
 

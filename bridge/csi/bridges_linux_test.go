@@ -159,7 +159,11 @@ func TestLoopBlockBehindBothBridges(t *testing.T) {
 		Shared:    true,
 		Lifetime:  volumetest.LifetimeOfStorage,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapDeviceMount | volume.CapBlock |
-			volume.CapExpand | volume.CapNodeExpand | volume.CapClone,
+			volume.CapExpand | volume.CapNodeExpand | volume.CapClone | volume.CapModify,
+		MutableParameters: [2]map[string]string{
+			{loopblock.ParameterDirectIO: "true", loopblock.ParameterReadAhead: "1Mi"},
+			{loopblock.ParameterDirectIO: "false", loopblock.ParameterReadAhead: "64Ki"},
+		},
 	}
 	for _, c := range volumetest.Cases() {
 		if slices.Contains(notThroughASocket, c.Rule) {
@@ -189,7 +193,7 @@ func TestSanityThroughBothBridges(t *testing.T) {
 			})
 			stop()
 			require.NoError(t, <-ended)
-			assert.Equal(t, 60, result.Passed)
+			assert.Equal(t, 68, result.Passed)
 		})
 	}
 }

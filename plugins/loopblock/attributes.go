@@ -41,8 +41,7 @@ const (
 // attributes are parameters that were checked, by their keys.
 type attributes map[string]string
 
-// attributesOf checks parameters. The error for one that is not known, or has a value that it cannot have, matches
-// volume.ErrInfeasible.
+// attributesOf checks parameters: one that is not known, or has a value that it cannot have, is an error.
 func attributesOf(parameters map[string]string) (attributes, error) {
 	for key, value := range parameters {
 		if err := checkAttribute(key, value); err != nil {
@@ -56,17 +55,17 @@ func checkAttribute(key, value string) error {
 	switch key {
 	case ParameterDirectIO:
 		if value != yes && value != "false" {
-			return fmt.Errorf("parameter %s is %q: use true or false: %w", key, value, volume.ErrInfeasible)
+			return fmt.Errorf("parameter %s is %q: use true or false", key, value)
 		}
 		return nil
 	case ParameterReadAhead:
 		if bytes, err := readAheadOf(value); err != nil || bytes < 0 || bytes > mostReadAhead || bytes%readAheadUnit != 0 {
-			return fmt.Errorf("parameter %s is %q: use a multiple of 4Ki from 0 to 64Mi: %w", key, value, volume.ErrInfeasible)
+			return fmt.Errorf("parameter %s is %q: use a multiple of 4Ki from 0 to 64Mi", key, value)
 		}
 		return nil
 	}
-	return fmt.Errorf("parameter %q of the attributes class is not known: use %s and %s: %w",
-		key, ParameterDirectIO, ParameterReadAhead, volume.ErrInfeasible)
+	return fmt.Errorf("parameter %q of the attributes class is not known: use %s and %s",
+		key, ParameterDirectIO, ParameterReadAhead)
 }
 
 func readAheadOf(value string) (int64, error) {
@@ -171,7 +170,7 @@ func (p *Plugin) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters
 func (v *devices) modify(ctx context.Context, handle string, parameters map[string]string) error {
 	wanted, err := attributesOf(parameters)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", err, volume.ErrInfeasible)
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("it was not begun: %w", context.Cause(ctx))

@@ -50,7 +50,7 @@ func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 	}
 	has, err := attributesOf(options.MutableParameters)
 	if err != nil {
-		return nil, fmt.Errorf("volume %q: %w", options.PVName, err)
+		return nil, fmt.Errorf("volume %q: %w: %w", options.PVName, err, volume.ErrInvalid)
 	}
 	return &provisioner{plugin: p, options: options, request: r, attributes: has}, nil
 }

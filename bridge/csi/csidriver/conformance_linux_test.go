@@ -57,9 +57,10 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			driver := serve(t, c.options).driver(t, nil)
 			volumetest.Run(t, volumetest.Config{
-				NewPlugin: func(testing.TB) volume.VolumePlugin { return driver.Plugin() },
-				Require:   c.require | volume.CapProvision | volume.CapDelete | volume.CapPersistent,
-				NodeName:  "fake-node", Shared: true, Lifetime: volumetest.LifetimeOfStorage,
+				MutableParameters: [2]map[string]string{{fakedriver.Attribute: "slow"}, {fakedriver.Attribute: "fast"}},
+				NewPlugin:         func(testing.TB) volume.VolumePlugin { return driver.Plugin() },
+				Require:           c.require | volume.CapProvision | volume.CapDelete | volume.CapPersistent,
+				NodeName:          "fake-node", Shared: true, Lifetime: volumetest.LifetimeOfStorage,
 				NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
 			})
 		})

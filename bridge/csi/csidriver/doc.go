@@ -16,7 +16,7 @@
 //  3. WaitForAttach calls nothing: the path says what the node needs.
 //  4. MountDevice writes a record, makes the directory and calls NodeStageVolume.
 //  5. SetUp writes a record, makes the directory above and calls NodePublishVolume. Then it looks whether something is mounted.
-//  6. NodeExpand, GetMetrics and GetHealth call NodeExpandVolume, NodeGetVolumeStats and NodeGetVolumeHealth.
+//  6. ModifyVolume calls ControllerModifyVolume, also while pods have the volume. NodeExpand, GetMetrics and GetHealth call NodeExpandVolume, NodeGetVolumeStats and NodeGetVolumeHealth.
 //  7. TearDown calls NodeUnpublishVolume for what is on record, UnmountDevice NodeUnstageVolume. Each looks whether the mount is gone,
 //     removes the directory by rmdir, and then the record.
 //  8. Detach calls ControllerUnpublishVolume, Delete calls DeleteVolume.

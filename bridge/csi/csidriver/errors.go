@@ -151,6 +151,9 @@ type CallError struct {
 	causes []error
 }
 
+// GRPCStatus returns what the driver answered, for a server that passes it on.
+func (e *CallError) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
+
 // maxMessage is how much of a driver's text is kept, in bytes.
 const maxMessage = 512
 

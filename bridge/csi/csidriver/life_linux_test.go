@@ -175,6 +175,21 @@ func TestClassParametersThatAreNotKnownAreRefused(t *testing.T) {
 	require.True(t, isCode(err, codes.InvalidArgument), "the driver knows its own: %v", err)
 }
 
+func TestModification(t *testing.T) {
+	n := newNode(t, fakedriver.Options{}, nil)
+	require.NoError(t, n.plugin.ModifyVolume(t.Context(), n.spec, nil))
+	assert.Zero(t, n.Count("ControllerModifyVolume"), "a class without parameters asks for nothing")
+	require.NoError(t, n.plugin.ModifyVolume(t.Context(), n.spec, map[string]string{fakedriver.Attribute: "fast"}))
+	request := n.Last("ControllerModifyVolume").(*csi.ControllerModifyVolumeRequest)
+	assert.Equal(t, n.spec.PersistentVolume.Spec.CSI.VolumeHandle, request.GetVolumeId())
+	assert.Equal(t, map[string]string{fakedriver.Attribute: "fast"}, request.GetMutableParameters())
+	assert.ErrorIs(t, n.plugin.ModifyVolume(t.Context(), n.spec, map[string]string{"colour": "red"}), volume.ErrInfeasible)
+	n.Plan("ControllerModifyVolume", fakedriver.Fault{Code: codes.Unavailable})
+	assert.ErrorIs(t, n.plugin.ModifyVolume(t.Context(), n.spec, map[string]string{fakedriver.Attribute: "slow"}), volume.ErrUncertain)
+	plain := newNode(t, fakedriver.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}}, nil)
+	assert.False(t, plain.plugin.Capabilities().Has(volume.CapModify))
+}
+
 func TestGrowth(t *testing.T) {
 	one, two := resource.MustParse("1Mi"), resource.MustParse("2Mi")
 	grow := func(n *node) (resource.Quantity, error) {

@@ -65,6 +65,7 @@ var (
 	_ volume.PersistentVolumePlugin       = (*Plugin)(nil)
 	_ volume.ProvisionableVolumePlugin    = (*Plugin)(nil)
 	_ volume.CloneableVolumePlugin        = (*Plugin)(nil)
+	_ volume.ModifiableVolumePlugin       = (*Plugin)(nil)
 	_ volume.DeletableVolumePlugin        = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin       = (*Plugin)(nil)
 	_ volume.BulkVolumeVerifier           = (*Plugin)(nil)
@@ -168,6 +169,7 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	add(p.options.Services.Has(Node), volume.CapBlock)
 	add(f.controller[csi.ControllerServiceCapability_RPC_EXPAND_VOLUME] || f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapExpand)
 	add(f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapNodeExpand)
+	add(f.controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME], volume.CapModify)
 	return c
 }
 

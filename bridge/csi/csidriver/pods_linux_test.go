@@ -109,8 +109,9 @@ func TestInlineVolumesKeepTheContract(t *testing.T) {
 		o.Object = object(storagev1.CSIDriverSpec{AttachRequired: new(false), PodInfoOnMount: new(true), VolumeLifecycleModes: forBoth()})
 	})
 	volumetest.Run(t, volumetest.Config{
-		NewPlugin: func(testing.TB) volume.VolumePlugin { return driver.Plugin() },
-		NewSpec:   volumetest.InlineSpec(fakedriver.Name), NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
+		MutableParameters: [2]map[string]string{{fakedriver.Attribute: "slow"}, {fakedriver.Attribute: "fast"}},
+		NewPlugin:         func(testing.TB) volume.VolumePlugin { return driver.Plugin() },
+		NewSpec:           volumetest.InlineSpec(fakedriver.Name), NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
 		NodeName: "fake-node", Lifetime: volumetest.LifetimeOfPod,
 	})
 }

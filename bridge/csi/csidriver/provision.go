@@ -99,7 +99,7 @@ func (v *provisioner) request(f facts) (*csi.CreateVolumeRequest, error) {
 	}
 	return &csi.CreateVolumeRequest{
 		Name: v.options.PVName, CapacityRange: capacityRange(required, limit.Value()), VolumeCapabilities: capabilities,
-		Parameters: v.own, VolumeContentSource: content,
+		Parameters: v.own, MutableParameters: v.options.MutableParameters, VolumeContentSource: content,
 	}, nil
 }
 

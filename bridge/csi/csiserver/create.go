@@ -27,6 +27,7 @@ type creation struct {
 	required     int64 // bytes
 	limit        int64 // bytes; zero: none
 	parameters   map[string]string
+	mutable      map[string]string
 	// source is the volume to be copied; nil: none.
 	source *volumeRecord
 }
@@ -59,7 +60,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 }
 
 func (s *volumes) creationOf(r *csi.CreateVolumeRequest) (creation, error) {
-	wanted := creation{name: r.GetName(), parameters: r.GetParameters()}
+	wanted := creation{name: r.GetName(), parameters: r.GetParameters(), mutable: r.GetMutableParameters()}
 	if err := csispec.CheckName(r.GetName()); err != nil {
 		return wanted, err
 	}
@@ -76,8 +77,8 @@ func (s *volumes) creationOf(r *csi.CreateVolumeRequest) (creation, error) {
 	if slices.ContainsFunc(wanted.capabilities, func(c capability) bool { return c.Block != wanted.capabilities[0].Block }) {
 		return wanted, status.Error(codes.InvalidArgument, "a volume is either for mount or for block access: ask for one")
 	}
-	if len(r.GetMutableParameters()) > 0 {
-		return wanted, status.Error(codes.InvalidArgument, "mutable_parameters are not served: leave them out")
+	if len(r.GetMutableParameters()) > 0 && !s.can.Has(volume.CapModify) {
+		return wanted, status.Error(codes.InvalidArgument, "mutable_parameters: the plugin takes none: leave them out")
 	}
 	if err := s.checkTopology(r.GetAccessibilityRequirements()); err != nil {
 		return wanted, err
@@ -149,6 +150,14 @@ func parametersDigest(parameters map[string]string) string {
 	return digest(parts...)
 }
 
+// mutableDigest stands for the mutable parameters on record; empty for none.
+func (c creation) mutableDigest() string {
+	if len(c.mutable) == 0 {
+		return ""
+	}
+	return parametersDigest(c.mutable)
+}
+
 func (c creation) origin() string {
 	if c.source == nil {
 		return ""
@@ -165,7 +174,7 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	case known && v.Step == made:
 		return v, s.checkSame(v, wanted)
 	}
-	v = volumeRecord{Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Origin: wanted.origin()}
+	v = volumeRecord{Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Mutable: wanted.mutableDigest(), Origin: wanted.origin()}
 	if err := s.state.volumes.put(v.Name, v); err != nil {
 		return v, volume.Transient(err)
 	}
@@ -205,6 +214,8 @@ func (s *volumes) checkSame(v volumeRecord, wanted creation) error {
 		why = fmt.Sprintf("it has %d bytes", size)
 	case v.Parameters != parametersDigest(wanted.parameters):
 		why = "it was made with other parameters"
+	case v.Mutable != wanted.mutableDigest():
+		why = "it was made with other mutable parameters"
 	case v.Origin != wanted.origin():
 		why = fmt.Sprintf("it was made of volume %s", volume.Quote(v.Origin))
 	}
@@ -253,6 +264,7 @@ func (s *volumes) volumeOptions(wanted creation) volume.VolumeOptions {
 		PVName:                        element(wanted.name),
 		PVC:                           s.claim(wanted),
 		Parameters:                    withoutKubernetes(wanted.parameters),
+		MutableParameters:             withoutKubernetes(wanted.mutable),
 	}
 	for _, c := range wanted.capabilities {
 		options.MountOptions = append(options.MountOptions, c.flags...)

@@ -22,6 +22,7 @@
 //	NodePublishVolume          SetUp below RootDir, and a bind of that at the target path; of a block volume, of its device
 //	NodeGetVolumeStats         GetMetrics
 //	ControllerExpandVolume     ExpandVolumeDevice
+//	ControllerModifyVolume     ModifyVolume
 //	NodeExpandVolume           NodeExpand
 //	NodeUnpublishVolume        the bind is taken off, then TearDown
 //	NodeUnstageVolume          UnmountDevice or TearDownDevice, Detach with AttachOnNode

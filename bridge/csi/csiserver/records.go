@@ -36,6 +36,8 @@ type volumeRecord struct {
 	// Parameters is a digest of those of the request, Origin the id of the volume whose copy it is.
 	Parameters string
 	Origin     string `json:",omitempty"`
+	// Mutable is a digest of the mutable parameters of the request, empty for none. Later ones are the storage's to keep.
+	Mutable string `json:",omitempty"`
 }
 
 // attachment is a volume that is attached to a node, or may be, by id and node.

@@ -94,6 +94,8 @@ type Volume struct {
 	ID, Name string
 	// Size is its capacity.
 	Size int64
+	// Attributes are those that it was given by mutable parameters.
+	Attributes map[string]string
 	// Nodes are those that it is published to.
 	Nodes []string
 	// Staged and Published are the paths at which it is.
@@ -138,6 +140,7 @@ func New(options Options) *Driver {
 			csi.ControllerServiceCapability_RPC_GET_VOLUME,
 			csi.ControllerServiceCapability_RPC_GET_CAPACITY,
 			csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+			csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
 			csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		}
 	}

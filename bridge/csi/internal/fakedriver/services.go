@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,6 +82,9 @@ func (d *Driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 			return nil, status.Errorf(codes.InvalidArgument, "parameter %q is not known", key)
 		}
 	}
+	if err := checkAttributes(r.GetMutableParameters()); err != nil {
+		return nil, err
+	}
 	id := "vol-" + r.GetName()
 	size := max(r.GetCapacityRange().GetRequiredBytes(), 1<<20)
 	v := d.volumes[id]
@@ -97,6 +101,7 @@ func (d *Driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	if v.Size < size {
 		return nil, status.Error(codes.AlreadyExists, "another size")
 	}
+	v.give(r.GetMutableParameters())
 	answer := &csi.Volume{VolumeId: id, CapacityBytes: v.Size, VolumeContext: map[string]string{"made-of": r.GetName()}, ContentSource: r.GetVolumeContentSource()}
 	if d.options.Topology != nil {
 		answer.AccessibleTopology = []*csi.Topology{{Segments: d.options.Topology}}
@@ -220,6 +225,40 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpa
 	}
 	v.Size = max(v.Size, r.GetCapacityRange().GetRequiredBytes())
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Size, NodeExpansionRequired: true}, nil
+}
+
+// Attribute is the one mutable parameter that the driver knows.
+const Attribute = "tier"
+
+func checkAttributes(parameters map[string]string) error {
+	for key := range parameters {
+		if key != Attribute {
+			return status.Errorf(codes.InvalidArgument, "mutable parameter %q is not known", key)
+		}
+	}
+	return nil
+}
+
+func (v *Volume) give(attributes map[string]string) {
+	if v.Attributes == nil {
+		v.Attributes = map[string]string{}
+	}
+	maps.Copy(v.Attributes, attributes)
+}
+
+// ControllerModifyVolume implements csi.ControllerServer.
+func (d *Driver) ControllerModifyVolume(_ context.Context, r *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v, err := d.volume(r.GetVolumeId())
+	if err == nil {
+		err = checkAttributes(r.GetMutableParameters())
+	}
+	if err != nil {
+		return nil, err
+	}
+	v.give(r.GetMutableParameters())
+	return &csi.ControllerModifyVolumeResponse{}, nil
 }
 
 // NodeExpandVolume implements csi.NodeServer. The filesystem is as large as the one that Options.Dir is on.
