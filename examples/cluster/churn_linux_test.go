@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
 
-// churn is a play without a story: pods move from node to node at random, while processes are killed at random.
+// churn is a play without a story: pods move from node to node at random, while processes are killed and suspended at random.
 type churn struct {
 	*cast
 	random  *rand.Rand
@@ -41,6 +42,12 @@ var faults = []fault{
 	{"an agent is killed", (*churn).breakAgent},
 	{"a controller is killed", func(c *churn, ctx context.Context) error {
 		return c.restart(ctx, c.pick(names("controller", controllerCount)))
+	}},
+	{"a controller is suspended", func(c *churn, ctx context.Context) error {
+		return c.suspend(ctx, c.pick(names("controller", controllerCount)))
+	}},
+	{"a node is suspended", func(c *churn, ctx context.Context) error {
+		return c.suspend(ctx, c.pick(names("node", nodeCount)))
 	}},
 	{"a member of etcd is killed", func(c *churn, ctx context.Context) error {
 		return c.restart(ctx, c.pick(names("member", memberCount)))
@@ -143,6 +150,17 @@ func (c *churn) restart(ctx context.Context, name string) error {
 	}
 	pause(ctx, time.Duration(c.random.IntN(1500))*time.Millisecond)
 	return c.run(name)
+}
+
+// suspend has a process stand still, with all that it started, half of the time for longer than its lease: when it goes on, another one
+// may have taken over.
+func (c *churn) suspend(ctx context.Context, name string) error {
+	group := -c.processes[name].cmd.Process.Pid
+	if err := syscall.Kill(group, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	pause(ctx, time.Duration(c.random.IntN(2*int(leaseTime))))
+	return syscall.Kill(group, syscall.SIGCONT)
 }
 
 // breakNode kills a node, says so, has its pods run elsewhere, and starts the node again.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/volumekit/volumekit/mount/mounttest"
@@ -44,17 +45,17 @@ var storages = map[string]options{"as they are": {}, "through CSI": {csi: true}}
 
 func TestPlay(t *testing.T) {
 	mounttest.RequireRoot(t)
+	// TMPDIR may be too long for sockets: here it has a short name.
+	require.NoError(t, unix.Mount(os.TempDir(), "/mnt", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount("/mnt", 0)) })
 	for name, o := range storages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			dir, err := os.MkdirTemp("", "plays-") //nolint:usetesting // Its name is too long for a socket.
-			require.NoError(t, err)
-			o.dir = filepath.Join(dir, "it")
+			o.dir = fmt.Sprintf("/mnt/plays-csi-%t", o.csi)
 			require.NoError(t, play(ctx, o, newOutput(testOutput{t})))
 			require.NoError(t, os.Remove(o.dir), "the directory that it was given is there, and empty")
-			require.NoError(t, os.Remove(dir))
 		})
 	}
 }
@@ -101,8 +102,9 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// TestChurn kills agents, controllers, members of etcd and nodes while pods move: half of the time with volumes as they are, and half
-// of it through CSI. CLUSTER_CHURN is for how long, CLUSTER_SEED what begins the random numbers.
+// TestChurn kills agents, controllers, members of etcd and nodes, and has controllers and nodes stand still beyond their leases, while
+// pods move: half of the time with volumes as they are, and half of it through CSI. CLUSTER_CHURN is for how long, CLUSTER_SEED what
+// begins the random numbers.
 func TestChurn(t *testing.T) {
 	mounttest.RequireRoot(t)
 	length, err := time.ParseDuration(valueOf("CLUSTER_CHURN", "15s"))
