@@ -110,9 +110,9 @@ func (r *rows) complete(seq uint64) bool {
 	return r.covers(seq)
 }
 
-// isAlone reports whether the table has every change up to the attachment of a device, and by all of them no other device has its
-// file. It is not enough that the table is complete: another call may have completed it, with a device of that file, since this call looked
-// for one.
+// isAlone reports whether the table has every change up to the attachment of a device, and no other device with its file. A table
+// that is complete proves nothing by itself: since this call looked for a device of the file, another call may have completed the
+// table, with a device that another process gave to the file.
 func (r *rows) isAlone(device Device, file identity) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
