@@ -225,10 +225,12 @@ run_guest() {
   CGO_ENABLED=0 go test -c -vet=off -o "$dir/mount.test" ./mount
   CGO_ENABLED=0 go test -c -vet=off -o "$dir/volumetest.test" ./volume/volumetest
   CGO_ENABLED=0 go test -c -tags dmguest -o "$dir/dm.test" ./volumemanager
+  (cd bridge/csi && CGO_ENABLED=0 go vet -tags nfsguest ./csiserver && CGO_ENABLED=0 go test -c -tags nfsguest -o "$dir/csi.test" ./csiserver)
   {
     echo "/run/guest/nfs.test -test.timeout 25m"
     echo "/run/guest/mount.test -test.timeout 5m -test.run '^TestSuite$'"
     echo "/run/guest/volumetest.test -test.timeout 12m -test.run OverTheKernel"
+    echo "/run/guest/csi.test -test.timeout 5m -test.run '^TestSanityOfNFS\$'"
     echo "/run/guest/dm.test -test.timeout 5m -test.run '^(TestDeviceThatFails|TestSuspendedDevice|TestSlowDevice)'"
   } >"$dir/run"
   timeout -k 5 45m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$dir/init" \

@@ -76,9 +76,8 @@ func Sanity(t *testing.T, run Run) Result {
 	encoded, err := json.Marshal(run)
 	require.NoError(t, err)
 	report := filepath.Join(run.Dir, "report.json")
-	program, err := os.Executable()
-	require.NoError(t, err)
-	command := exec.CommandContext(t.Context(), program, "-ginkgo.json-report="+report, "-ginkgo.succinct", "-ginkgo.no-color")
+	// The path of the binary may not be there in the mount namespace of the test.
+	command := exec.CommandContext(t.Context(), "/proc/self/exe", "-ginkgo.json-report="+report, "-ginkgo.succinct", "-ginkgo.no-color")
 	command.Env = append(os.Environ(), envRun+"="+string(encoded))
 	output, err := command.CombinedOutput()
 	result, reading := read(report)
