@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -519,6 +520,34 @@ func TestANodeThatMayNotSignReportsAllTheSame(t *testing.T) {
 		w.remove(podOf("web"))
 		synctest.Wait()
 		assert.Empty(t, c.node().Status.VolumesInUse)
+	})
+}
+
+// TestASignatureThatFailedIsWrittenAgain: without it the controller detaches nothing from the node.
+func TestASignatureThatFailedIsWrittenAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, Options{})
+		c := newController(w)
+		w.claim("data")
+		c.attach("data")
+		var wasListed, failed atomic.Bool
+		m := w.startOn(&nodeStore{Store: w.store, update: func(n *v1.Node) error {
+			if wasListed.Load() && store.SaysVolumesInUse(n) &&
+				len(n.Status.VolumesInUse) == 0 && !failed.Swap(true) {
+				return errors.New("the store is away")
+			}
+			return nil
+		}})
+		m.PodsComplete()
+		w.add(podOf("web", "data"))
+		assert.Len(t, c.node().Status.VolumesInUse, 1)
+		wasListed.Store(true)
+		w.remove(podOf("web"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.True(t, failed.Load())
+		assert.False(t, store.LostVolumesInUse(c.node()))
+		assert.True(t, store.SaysVolumesInUse(c.node()))
 	})
 }
 

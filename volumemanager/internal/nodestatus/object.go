@@ -147,15 +147,19 @@ func signature(node *v1.Node) string {
 	return ""
 }
 
-// sign confirms the present list as this node's. Only a conflict is an error. A node that may write nothing but its status
-// has reported all the same: a controller then waits for a list that is not empty, and trusts an empty list after that.
+// sign confirms the present list as this node's. On an object without the annotation only a conflict is an error: a node that
+// may write nothing but its status has reported all the same. A controller then waits for a list that is not empty, and trusts
+// an empty list after that. With the annotation of another list every failure is an error, because no controller detaches
+// anything until the signature is there ([store.LostVolumesInUse]).
 func (o *Object) sign(ctx context.Context, node *v1.Node) error {
 	if isSigned(node) {
 		return nil
 	}
+	_, signs := node.Annotations[store.AnnVolumesInUseOf]
 	metav1.SetMetaDataAnnotation(&node.ObjectMeta, store.AnnVolumesInUseOf, signature(node))
-	if _, err := store.Update(ctx, o.Store, node); errors.Is(err, store.ErrConflict) {
-		return err
+	_, err := store.Update(ctx, o.Store, node)
+	if err != nil && (signs || errors.Is(err, store.ErrConflict)) {
+		return fmt.Errorf("signing the volumes in use: %w", err)
 	}
 	return nil
 }
