@@ -12,11 +12,13 @@
 // The kernel thaws a filesystem only when it is told to, and never because the process that froze it has ended. So Freeze first
 // starts a guard: a small shell that waits for the end of a pipe and then runs fsfreeze. The filesystem is thawed by whichever
 // comes first: Thaw; this process, when the limit is over; the guard, as soon as this process has ended, by SIGKILL too, or a
-// second after the limit, if this process was stopped. Without the programs of the guard (sh, cat and timeout of coreutils,
-// fsfreeze of util-linux) nothing is frozen, and the error matches [ErrNoGuard].
+// second after the limit, if this process was stopped. Without the programs of the guard (sh, tee and timeout of coreutils,
+// fsfreeze of util-linux), or where they do not run, nothing is frozen, and the error matches [ErrNoGuard].
 //
-// A guard dies with its process if both are killed together, as with a container. A caller that may be killed so writes down
-// what it freezes, and calls [ThawLeft] at its next start.
+// The guard ignores SIGTERM, SIGINT and SIGHUP, which a supervisor may send to all processes of a unit. It dies with its process if
+// both are killed together, as with a container whose first process this is. A caller that may be killed so writes down what it
+// freezes, and calls [ThawLeft] at its next start. So does one that must survive a kill while the kernel freezes: a freeze that
+// takes longer than the limit is undone as soon as it has succeeded, and by nobody if the process was killed in between.
 //
 // Who thaws a filesystem early, such as an administrator, makes Thaw return an error that matches [ErrThawed]. A copy of that
 // time is of no use.
@@ -38,7 +40,7 @@ var (
 	ErrLimit = fmt.Errorf("the limit was over: %w", ErrThawed)
 	// ErrFrozen says that someone else has frozen the filesystem. It was left so.
 	ErrFrozen = errors.New("the filesystem is frozen by another program")
-	// ErrNoGuard says that a program of the guard is missing. Nothing was frozen.
+	// ErrNoGuard says that a program of the guard is missing or does not run. Nothing is frozen.
 	ErrNoGuard = errors.New("no program that thaws the filesystem if this one is killed")
 )
 
@@ -55,23 +57,34 @@ type Frozen struct {
 }
 
 // Freeze syncs and freezes the filesystem of dir, for at most limit. dir is an open directory of it, which the caller keeps open
-// until Thaw has returned; while it is open, the mount is busy. The limit begins with the call of the kernel. If the filesystem
-// cannot be frozen, as a tmpfs, the error matches mount.ErrUnsupported. Freeze may hang as long as the device does.
+// until Thaw has returned; while it is open, the mount is busy. The limit begins before the call of the kernel; where that takes
+// longer, the error matches [ErrLimit] and nothing is frozen. If the filesystem cannot be frozen, as a tmpfs, the error matches
+// mount.ErrUnsupported. Freeze may hang as long as the device does.
 func Freeze(dir *os.File, limit time.Duration) (*Frozen, error) {
+	if err := syncAll(dir); err != nil { // so that little is left to be written while writers wait
+		return nil, err
+	}
+	begun := time.Now()
 	guard, err := startGuard(dir, limit+time.Second)
 	if err != nil {
 		return nil, err
 	}
-	if err := syncAll(dir); err != nil { // so that little is left to be written while writers wait
+	if err := freezeNow(dir); err != nil {
 		guard.end()
 		return nil, err
 	}
-	f := &Frozen{dir: dir, guard: guard, stop: make(chan struct{}), done: make(chan struct{})}
-	go f.keepLimit(limit)
-	if err := freezeNow(dir); err != nil {
-		f.end()
-		return nil, err
+	// A guard that has ended meanwhile has thawed nothing, since nothing was frozen.
+	left := limit - time.Since(begun)
+	if err := guard.check(); err != nil || left <= 0 {
+		if err == nil {
+			err = fmt.Errorf("FIFREEZE of %q took %v: %w", dir.Name(), time.Since(begun), ErrLimit)
+		}
+		_, thawErr := thawNow(dir)
+		guard.end()
+		return nil, errors.Join(err, thawErr)
 	}
+	f := &Frozen{dir: dir, guard: guard, stop: make(chan struct{}), done: make(chan struct{})}
+	go f.keepLimit(left)
 	return f, nil
 }
 
@@ -88,29 +101,30 @@ func (f *Frozen) keepLimit(limit time.Duration) {
 	}
 }
 
-// end ends the goroutine and the guard, neither of which thaws any more.
-func (f *Frozen) end() {
-	close(f.stop)
-	<-f.done
-	f.guard.end()
+// Thaw thaws the filesystem. Nil proves that it was frozen from the return of Freeze until now. A second call returns what the
+// first has returned. Where the kernel refuses, the guard tries once more.
+func (f *Frozen) Thaw() error {
+	f.once.Do(func() { f.err = f.thaw() })
+	return f.err
 }
 
-// Thaw thaws the filesystem. Nil proves that it was frozen from the return of Freeze until now. A second call returns what the
-// first has returned.
-func (f *Frozen) Thaw() error {
-	f.once.Do(func() {
-		was, err := thawNow(f.dir)
-		f.end()
-		switch {
-		case err != nil || was:
-		case f.expired:
-			err = ErrLimit
-		default:
-			err = ErrThawed
-		}
-		f.err = err
-	})
-	return f.err
+func (f *Frozen) thaw() error {
+	close(f.stop)
+	<-f.done
+	if f.expired { // It was thawed then; who has frozen it since is somebody else.
+		f.guard.end()
+		return ErrLimit
+	}
+	was, err := thawNow(f.dir)
+	if err != nil {
+		f.guard.thaw()
+		return err
+	}
+	f.guard.end()
+	if !was {
+		return ErrThawed
+	}
+	return nil
 }
 
 // ThawLeft thaws the filesystem of dir, which a process that is gone may have left frozen. It reports whether it was.

@@ -72,45 +72,90 @@ func control(file *os.File, f func(fd int) error) error {
 }
 
 // guard is the process that thaws a filesystem when this one has ended. Its standard input is a pipe that only this process
-// writes to, so the kernel ends it with this process. The directory is its descriptor 3.
+// writes to, so the kernel ends it with this process. The directory is its descriptor 3, and what it reads comes back through 4.
 type guard struct {
 	process *exec.Cmd
-	alive   io.Closer
+	alive   io.WriteCloser
+	echo    *os.File
 }
 
-// script waits, without the directory, until the pipe has ended or the time is over.
-const script = `"$1" "$2" "$3" 3>&- >/dev/null; exec "$4" -u /proc/self/fd/3`
+// script reads the pipe, without the directory, until that has ended or the time is over, and thaws unless it has read both words.
+// timeout is given SIGKILL, since tee ignores what the shell does.
+const (
+	script = `trap "" TERM INT HUP
+[ "$("$1" -s KILL "$2" "$3" /dev/fd/4 3>&-)" = waitno ] || exec "$4" --unfreeze /proc/self/fd/3`
+	wordWait, wordNo = "wait", "no"
+)
+
+// startLimit is how long a guard may take until it waits.
+const startLimit = 10 * time.Second
 
 func startGuard(dir *os.File, limit time.Duration) (*guard, error) {
 	var tools []string
-	for _, name := range []string{"sh", "timeout", "cat", "fsfreeze"} {
+	for _, name := range []string{"sh", "timeout", "tee", "fsfreeze"} {
 		path, err := find(name)
 		if err != nil {
 			return nil, err
 		}
 		tools = append(tools, path)
 	}
+	echo, echoes, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
 	seconds := fmt.Sprint(int64(math.Ceil(limit.Seconds())))
 	process := &exec.Cmd{
 		Path: tools[0], Args: []string{"sh", "-c", script, "volumekit-thaw", tools[1], seconds, tools[2], tools[3]},
-		Env: []string{"LC_ALL=C"}, Dir: "/", ExtraFiles: []*os.File{dir},
+		Env: []string{"LC_ALL=C"}, Dir: "/", ExtraFiles: []*os.File{dir, echoes},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	alive, err := process.StdinPipe()
 	if err == nil {
 		err = process.Start()
 	}
+	echoes.Close()
 	if err != nil {
-		return nil, fmt.Errorf("starting what thaws %q: %w", dir.Name(), err)
+		echo.Close()
+		return nil, fmt.Errorf("starting what thaws %q: %w: %w", dir.Name(), ErrNoGuard, err)
 	}
-	return &guard{process: process, alive: alive}, nil
+	g := &guard{process: process, alive: alive, echo: echo}
+	// All that has to run for the guard to wait runs when its word has come back.
+	_, err = io.WriteString(alive, wordWait)
+	if err == nil {
+		err = echo.SetReadDeadline(time.Now().Add(startLimit))
+	}
+	if err == nil {
+		_, err = io.ReadFull(echo, make([]byte, len(wordWait)))
+	}
+	if err != nil {
+		_ = process.Process.Kill()
+		g.thaw()
+		return nil, fmt.Errorf("what thaws %q does not run: %w: %w", dir.Name(), ErrNoGuard, err)
+	}
+	return g, nil
 }
 
-// end ends the guard before it thaws. The shell is killed first, so nothing follows the end of the pipe.
+// check returns an error that matches ErrNoGuard when the guard has ended.
+func (g *guard) check() error {
+	var state unix.Siginfo
+	err := unix.Waitid(unix.P_PID, g.process.Process.Pid, &state, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	if err == nil && state.Signo == 0 {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("what thaws the filesystem has ended: %w", ErrNoGuard), err)
+}
+
+// end ends the guard, which does not thaw any more, and waits for all of its processes.
 func (g *guard) end() {
-	_ = g.process.Process.Kill()
+	_, _ = io.WriteString(g.alive, wordNo) // One that has ended reads nothing.
+	g.thaw()
+}
+
+// thaw has the guard thaw the filesystem, unless it was told not to, and waits for it.
+func (g *guard) thaw() {
 	_ = g.alive.Close()
 	_ = g.process.Wait()
+	_ = g.echo.Close()
 }
 
 // find looks a program up in the directories of the system, and not in PATH.

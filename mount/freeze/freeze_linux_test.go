@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,10 +109,66 @@ func TestAWriterWaitsUntilThaw(t *testing.T) {
 
 func TestTheLimitThaws(t *testing.T) {
 	dir := newFilesystem(t)
-	f := frozen(t, dir, time.Millisecond)
+	f := frozen(t, dir, time.Second)
 	require.NoError(t, <-writing(dir, "file"))
 	require.ErrorIs(t, f.Thaw(), freeze.ErrLimit)
 	require.ErrorIs(t, f.Thaw(), freeze.ErrThawed)
+}
+
+func TestAFreezeThatTakesTooLongIsUndone(t *testing.T) {
+	dir := newFilesystem(t)
+	_, err := freeze.Freeze(dir, time.Nanosecond)
+	require.ErrorIs(t, err, freeze.ErrLimit)
+	require.NoError(t, <-writing(dir, "file"))
+}
+
+// A supervisor that ends all processes of a unit does not end the guard before its process.
+func TestTheGuardOutlivesTheSignalsOfASupervisor(t *testing.T) {
+	dir := newFilesystem(t)
+	process := freezer(t, dir, "1h")
+	for _, guard := range children(t, process.Process.Pid) {
+		for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP} {
+			require.NoError(t, unix.Kill(guard, signal))
+		}
+	}
+	done := writing(dir, "file")
+	require.NoError(t, process.Process.Signal(unix.SIGKILL))
+	require.NoError(t, <-done)
+}
+
+// children returns the processes that a process has started, which is at least one.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	require.NoError(t, err)
+	var all []int
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		require.NoError(t, err)
+		for _, one := range strings.Fields(string(text)) {
+			child, err := strconv.Atoi(one)
+			require.NoError(t, err)
+			all = append(all, child)
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// A guard that does not run freezes nothing.
+func TestAGuardThatDoesNotRunIsNone(t *testing.T) {
+	dir := newFilesystem(t)
+	path, err := filepath.EvalSymlinks("/usr/bin/timeout")
+	if err != nil {
+		missing(t, "timeout")
+	}
+	broken := filepath.Join(t.TempDir(), "timeout")
+	require.NoError(t, os.WriteFile(broken, []byte("#!/bin/sh\nexit 1\n"), 0o755))
+	require.NoError(t, unix.Mount(broken, path, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(path, 0)) })
+	_, err = freeze.Freeze(dir, time.Hour)
+	require.ErrorIs(t, err, freeze.ErrNoGuard)
+	require.NoError(t, <-writing(dir, "file"))
 }
 
 func TestAnotherThawIsSeen(t *testing.T) {
