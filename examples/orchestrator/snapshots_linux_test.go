@@ -64,7 +64,7 @@ func (s *snapshotShop) killAll() {
 			break
 		}
 		calls[nameOfCall(at)]++
-		if _, err := os.Lstat(filepath.Join(s.node.Images, "source.freezing")); err == nil {
+		if _, err := os.Lstat(filepath.Join(s.node.Images, "source.frozen")); err == nil {
 			frozen++
 		}
 		require.NoError(s.t, s.goOn(call), "killed before %s", at)

@@ -107,7 +107,9 @@ func (p *Plugin) clone(ctx context.Context, to *os.File, r request) error {
 }
 
 func (c copying) run(ctx context.Context) error {
-	err := c.plugin.devices.loops.WhileUnwritten(ctx, c.from, func() error { return c.quiet(ctx) })
+	err := c.plugin.devices.loops.WhileUnwritten(ctx, c.from, func() error {
+		return c.whileWhole(func() error { return c.quiet(ctx) })
+	})
 	if errors.Is(err, loop.ErrInUse) {
 		err = c.inUse(ctx)
 	}
@@ -128,6 +130,14 @@ func (c copying) renew(ctx context.Context) error {
 		}
 	}
 	return c.enlarge()
+}
+
+// whileWhole is whileWhole for a filesystem that is not staged.
+func (c copying) whileWhole(do func() error) error {
+	if c.request.fsType == noFilesystem {
+		return do()
+	}
+	return whileWhole(c.from, do)
 }
 
 // quiet copies an image to which nobody writes.
@@ -162,10 +172,16 @@ func (c copying) inUse(ctx context.Context) error {
 	if c.request.preallocate || !image.SharesInOneStep(c.from) {
 		return c.errInUse(device, nil)
 	}
-	if err := c.flush(ctx, device); err != nil {
+	flushed, err := c.flush(ctx, device)
+	if err != nil {
 		return err
 	}
-	err = image.Share(c.to, c.from)
+	share := func() error { return image.Share(c.to, c.from) }
+	if flushed == staged {
+		err = share()
+	} else {
+		err = c.whileWhole(share)
+	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		return c.errInUse(device, err)
 	}
@@ -178,25 +194,25 @@ func (c copying) errInUse(device loop.Device, cause error) error {
 	return errors.Join(err, cause)
 }
 
-// flush has what was written so far written to the image. A filesystem that is not mounted where this plugin stages it is
-// foreign, and cannot be flushed.
-func (c copying) flush(ctx context.Context, device loop.Device) error {
+// flush has what was written so far written to the image, and returns what the volume is used by. A filesystem that is not mounted
+// where this plugin stages it is foreign, and cannot be flushed.
+func (c copying) flush(ctx context.Context, device loop.Device) (use, error) {
 	staging := c.plugin.mounts.stagingPath(c.request.origin.handle)
 	there, mounted, err := c.plugin.mounts.at(ctx, staging)
 	if err != nil {
-		return err
+		return loose, err
 	}
 	if mounted && device.IsMountedAs(there) {
-		return image.SyncFilesystem(staging)
+		return staged, image.SyncFilesystem(staging)
 	}
 	opened, err := c.plugin.devices.loops.DeviceOpened(ctx, device.Path)
 	if err == nil && opened && c.request.fsType != noFilesystem {
 		err = fmt.Errorf("%s is mounted, and not at %q, so that it cannot be flushed: unmount it: %w", device.Path, staging, volume.ErrInUse)
 	}
 	if err != nil {
-		return err
+		return loose, err
 	}
-	return image.Sync(device.Path)
+	return loose, image.Sync(device.Path)
 }
 
 // enlarge makes the copy as large as is asked for, but never smaller than it is.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,8 +24,9 @@ var ErrTimeout = errors.New("the copy takes longer than the filesystem may be fr
 // defaultFreezeLimit is how long a filesystem stays frozen where [Options].FreezeLimit is zero.
 const defaultFreezeLimit = 5 * time.Second
 
-// freezingSuffix is that of the record of a volume that is being frozen. The process that does it has the record locked.
-const freezingSuffix = ".freezing"
+// frozenSuffix is that of the record of a volume that is being frozen. The process that does it has the record locked. The suffix
+// is no longer than the longest of a volume's files, which a handle leaves room for.
+const frozenSuffix = ".frozen"
 
 // frozenVolume is a frozen filesystem of a volume. While its root is open, it stays mounted.
 type frozenVolume struct {
@@ -33,7 +35,11 @@ type frozenVolume struct {
 	record *os.File
 	frozen *freeze.Frozen
 	begun  time.Time
-	end    time.Time // when it is thawed at the latest
+	limit  time.Time // when it is thawed at the latest
+
+	// Once it was thawed:
+	thawed error
+	lasted time.Duration
 }
 
 func (p *Plugin) freezeLimit() time.Duration {
@@ -78,48 +84,60 @@ func (p *Plugin) freezeVolume(ctx context.Context, dir *image.Dir, m *member) (*
 	if err := p.thawLeft(ctx, dir, handle); err != nil {
 		return nil, err
 	}
-	staging := p.mounts.stagingPath(handle)
-	root, err := os.Open(staging)
-	if err != nil {
+	root, there, err := p.mounts.openStaged(ctx, handle)
+	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
 		return nil, err
 	}
-	there, mounted, err := p.mounts.at(ctx, staging)
-	if err == nil && (!mounted || !m.device.IsMountedAs(there)) {
-		err = fmt.Errorf("volume %q has just been unstaged: %w", handle, volume.ErrTransient)
-	}
 	if err != nil {
+		return nil, fmt.Errorf("volume %q has just been unstaged: %w: %w", handle, volume.ErrTransient, err)
+	}
+	if !m.device.IsMountedAs(there) {
+		err := fmt.Errorf("volume %q has just been staged from another device: %w", handle, volume.ErrTransient)
 		return nil, errors.Join(err, root.Close())
 	}
 	f := &frozenVolume{handle: handle, root: root}
-	if f.record, err = dir.Begin(handle + freezingSuffix); err != nil {
+	if f.record, err = dir.Begin(handle + frozenSuffix); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
 	f.begun = time.Now()
 	if f.frozen, err = freeze.Freeze(root, p.freezeLimit()); err != nil {
 		return nil, errors.Join(fmt.Errorf("freezing volume %q: %w", handle, err), f.close(dir))
 	}
-	f.end = time.Now().Add(p.freezeLimit())
+	f.limit = time.Now().Add(p.freezeLimit())
 	return f, nil
 }
 
-// thaw thaws the volume. An error that matches freeze.ErrThawed says that it was thawed too early. The record stays if the
-// kernel refuses.
-func (f *frozenVolume) thaw(dir *image.Dir) error {
-	err := f.frozen.Thaw()
-	if err != nil && !errors.Is(err, freeze.ErrThawed) {
-		return errors.Join(fmt.Errorf("thawing volume %q: %w", f.handle, err), f.root.Close(), f.record.Close())
+// thawAll thaws all volumes before it does anything else, so that no writer waits for a record. An error that matches
+// freeze.ErrThawed says that one was thawed too early. The record of one that the kernel refuses to thaw stays.
+func (p *Plugin) thawAll(dir *image.Dir, frozen []*frozenVolume) error {
+	var errs []error
+	for _, f := range slices.Backward(frozen) {
+		f.thawed = f.frozen.Thaw()
+		f.lasted = time.Since(f.begun)
 	}
-	return errors.Join(err, f.close(dir))
+	for _, f := range frozen {
+		errs = append(errs, f.end(dir))
+		p.options.Logger.Info("the volume was frozen", "volume", f.handle, "for", f.lasted)
+	}
+	return errors.Join(errs...)
+}
+
+// end returns what became of the thaw, and removes the record unless the volume may still be frozen.
+func (f *frozenVolume) end(dir *image.Dir) error {
+	if f.thawed != nil && !errors.Is(f.thawed, freeze.ErrThawed) {
+		return errors.Join(fmt.Errorf("thawing volume %q: %w", f.handle, f.thawed), f.root.Close(), f.record.Close())
+	}
+	return errors.Join(f.thawed, f.close(dir))
 }
 
 // close removes the record of a volume that is not frozen.
 func (f *frozenVolume) close(dir *image.Dir) error {
-	return errors.Join(dir.Remove(f.handle+freezingSuffix, f.record), f.record.Close(), f.root.Close())
+	return errors.Join(dir.Remove(f.handle+frozenSuffix, f.record), f.record.Close(), f.root.Close())
 }
 
 // thawLeft thaws a volume that a process that is gone may have left frozen. Without a record of it nothing is touched.
 func (p *Plugin) thawLeft(ctx context.Context, dir *image.Dir, handle string) error {
-	record, err := dir.LockLeftOver(handle + freezingSuffix)
+	record, err := dir.LockLeftOver(handle + frozenSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -127,26 +145,47 @@ func (p *Plugin) thawLeft(ctx context.Context, dir *image.Dir, handle string) er
 		return err
 	}
 	defer record.Close()
-	staging := p.mounts.stagingPath(handle)
-	there, mounted, err := p.mounts.at(ctx, staging)
+	root, _, err := p.mounts.openStaged(ctx, handle)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return p.forgetUnmounted(ctx, dir, handle, record)
+	}
 	if err != nil {
 		return err
 	}
-	if mounted && loop.IsMountOfAny(there) {
-		root, err := os.Open(staging)
-		if err != nil {
-			return err
-		}
-		defer root.Close()
-		was, err := freeze.ThawLeft(root)
-		if err != nil {
-			return err
-		}
-		if was {
-			p.options.Logger.Warn("the volume was left frozen by a process that is gone, and was thawed", "volume", handle)
-		}
+	defer root.Close()
+	was, err := freeze.ThawLeft(root)
+	if err != nil {
+		return err
 	}
-	return dir.Remove(handle+freezingSuffix, record)
+	if was {
+		p.options.Logger.Warn("the volume was left frozen by a process that is gone, and was thawed", "volume", handle)
+	}
+	return dir.Remove(handle+frozenSuffix, record)
+}
+
+// forgetUnmounted removes the record of a volume that is not staged, if nothing of it can be frozen. A frozen filesystem outlives
+// its last mount, and keeps the loop device: the record stays for the next staging, which mounts the same filesystem.
+func (p *Plugin) forgetUnmounted(ctx context.Context, dir *image.Dir, handle string, record *os.File) error {
+	_, err := p.devices.find(ctx, handle)
+	if errors.Is(err, loop.ErrNotAttached) {
+		return dir.Remove(handle+frozenSuffix, record)
+	}
+	if errors.Is(err, loop.ErrInUse) { // of several devices
+		return nil
+	}
+	return err
+}
+
+// thawStaged is thawLeft for a volume that has just been found staged: its filesystem may be one that was left frozen and
+// unmounted. While a snapshot is being made it does nothing.
+func (p *Plugin) thawStaged(ctx context.Context, handle string) error {
+	_, err := inImages(ctx, p, "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
+		return struct{}{}, p.thawLeft(ctx, dir, handle)
+	})
+	if errors.Is(err, mount.ErrTransient) && ctx.Err() == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // thawAllLeft is thawLeft for each volume with a record.
@@ -154,13 +193,17 @@ func (p *Plugin) thawAllLeft(ctx context.Context) {
 	_, err := inImages(ctx, p, "search for frozen volumes", func(dir *image.Dir) (struct{}, error) {
 		names, err := dir.Names()
 		for _, name := range names {
-			if handle, is := strings.CutSuffix(name, freezingSuffix); is {
-				err = errors.Join(err, p.thawLeft(ctx, dir, handle))
+			handle, is := strings.CutSuffix(name, frozenSuffix)
+			if !is {
+				continue
+			}
+			if left := p.thawLeft(ctx, dir, handle); !errors.Is(left, mount.ErrTransient) { // as that of a snapshot being made
+				err = errors.Join(err, left)
 			}
 		}
 		return struct{}{}, err
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, mount.ErrTransient) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		p.options.Logger.Warn("a volume may be frozen: thaw it with fsfreeze -u", "dir", p.devices.images.dir, "err", err)
 	}
 }

@@ -128,3 +128,32 @@ func (k keeper) Kept(ctx context.Context, name string) ([]byte, error) {
 		return format.Attribute(file, attributePrefix+name)
 	})
 }
+
+// keptNames are the names under which package format keeps something while a check or an expansion is under way.
+var keptNames = []string{"growing", "checking", "mending"}
+
+// whileWhole calls do, and proves that no check or expansion of the filesystem in an image that is not staged was under way, or
+// had been killed, before and after. A copy of that time has not what the next staging needs to make the filesystem whole.
+func whileWhole(file *os.File, do func() error) error {
+	if err := checkNothingKept(file); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return checkNothingKept(file)
+}
+
+func checkNothingKept(file *os.File) error {
+	for _, name := range keptNames {
+		data, err := format.Attribute(file, attributePrefix+name)
+		if err != nil {
+			return err
+		}
+		if data != nil {
+			return fmt.Errorf("a check or growth of the filesystem in %q has not ended (%s): stage the volume once: %w",
+				file.Name(), attributePrefix+name, volume.ErrTransient)
+		}
+	}
+	return nil
+}

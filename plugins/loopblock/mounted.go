@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -41,6 +42,41 @@ func (m *mounts) at(ctx context.Context, path string) (there mount.MountPoint, m
 		return mount.MountPoint{}, false, nil
 	}
 	return there, err == nil, err
+}
+
+// openStaged opens the root of what is staged of a volume, and returns it with its mount. While it is open, it stays mounted. None
+// of a loop device is an error that matches mount.ErrNotMounted. That the directory is in another mount than the one that is
+// found there is an error that matches volume.ErrTransient.
+func (m *mounts) openStaged(ctx context.Context, handle string) (*os.File, mount.MountPoint, error) {
+	path := m.stagingPath(handle)
+	if _, err := m.ofLoop(ctx, path); err != nil { // the root of another filesystem may not even open
+		return nil, mount.MountPoint{}, err
+	}
+	root, err := os.Open(path)
+	if err != nil {
+		return nil, mount.MountPoint{}, err
+	}
+	there, err := m.ofLoop(ctx, path)
+	is := false
+	if err == nil {
+		is, err = isRootOf(root, there)
+	}
+	if err == nil && !is {
+		err = fmt.Errorf("what is mounted at %q has just changed: %w", path, volume.ErrTransient)
+	}
+	if err != nil {
+		return nil, mount.MountPoint{}, errors.Join(err, root.Close())
+	}
+	return root, there, nil
+}
+
+// ofLoop returns the mount of a loop device at path. Another one, or none, is an error that matches mount.ErrNotMounted.
+func (m *mounts) ofLoop(ctx context.Context, path string) (mount.MountPoint, error) {
+	there, err := m.mounter.Lookup(ctx, path)
+	if err == nil && !loop.IsMountOfAny(there) {
+		err = fmt.Errorf("%s at %q is of no loop device: %w", there.FSType, path, mount.ErrNotMounted)
+	}
+	return there, err
 }
 
 // takeOff unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device that is ours;

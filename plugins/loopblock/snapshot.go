@@ -103,12 +103,18 @@ func (p *Plugin) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
 // a group is refused with an error that matches volume.ErrInfeasible, and one that is being made with one that matches
 // volume.ErrTransient.
 func (p *Plugin) DeleteSnapshot(ctx context.Context, handle string) error {
-	if group, _, isMember := cutMember(handle); isMember {
-		_, err := p.readSnapshot(ctx, group)
+	if group, member, isMember := cutMember(handle); isMember {
+		record, err := p.readSnapshot(ctx, group)
 		if errors.Is(err, volume.ErrNotFound) {
 			return nil
 		}
-		return errors.Join(err, fmt.Errorf("snapshot %q belongs to group %q: delete the group: %w", handle, group, volume.ErrInfeasible))
+		if err != nil {
+			return fmt.Errorf("deleting snapshot %q: %w", handle, err)
+		}
+		if !record.Group || member >= len(record.Members) {
+			return nil
+		}
+		return fmt.Errorf("snapshot %q belongs to group %q: delete the group: %w", handle, group, volume.ErrInfeasible)
 	}
 	return p.deleteSnapshots(ctx, handle, func(r snapshotRecord) error {
 		if r.Group {

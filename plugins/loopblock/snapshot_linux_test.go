@@ -414,7 +414,7 @@ func TestWhatWasLeftFrozenIsThawed(t *testing.T) {
 			fd := int(root.Fd())
 			require.NoError(t, unix.IoctlSetInt(fd, 0xc0045877, 0)) // FIFREEZE
 			require.NoError(t, root.Close())
-			record := filepath.Join(n.images, "source.freezing")
+			record := filepath.Join(n.images, "source.frozen")
 			write(t, record, "")
 			thaw(n, source)
 			write(t, filepath.Join(n.stagingPath(source), "file"), "again")

@@ -76,7 +76,7 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 		if !device.IsMountedAs(there) {
 			return fmt.Errorf("%s is mounted at %q: unmount it first: %w", there.Source, target, mount.ErrForeign)
 		}
-		return nil
+		return p.thawStaged(ctx, src.handle)
 	}
 	fsType, err := p.filesystems.prepare(ctx, src, device)
 	if err != nil {
@@ -90,6 +90,9 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 	}
 	if src.readOnly && errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("it was not unmounted cleanly, and nothing is written to a read-only volume: stage it once for writing: %w", err)
+	}
+	if err == nil {
+		err = p.thawStaged(ctx, src.handle)
 	}
 	if err == nil && !src.readOnly {
 		p.filesystems.growStaged(ctx, device.Path, fsType, target)

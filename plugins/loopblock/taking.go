@@ -12,7 +12,6 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
-	"github.com/volumekit/volumekit/mount/freeze"
 	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
@@ -103,10 +102,20 @@ func (t *taking) makeLocked(ctx context.Context, dir *image.Dir, lock *os.File) 
 		return snapshotRecord{}, errors.Join(err, deleteImages(dir, t.name))
 	}
 	if err := dir.Publish(t.name+lockSuffix, t.name+recordSuffix); err != nil {
-		return snapshotRecord{}, errors.Join(err, deleteImages(dir, t.name))
+		return snapshotRecord{}, t.afterFailedPublish(dir, lock, err)
 	}
 	// The record exists, but it may not survive a power cut. The next call finds it and syncs again.
 	return record, volume.Uncertain(dir.Sync())
+}
+
+// afterFailedPublish deletes the images if the record has provably kept its incomplete name. A rename may fail and have had its
+// effect all the same, as on a disk that gives errors: then the snapshot exists, and the next call finds it.
+func (t *taking) afterFailedPublish(dir *image.Dir, lock *os.File, err error) error {
+	kept, isErr := dir.Is(t.name+lockSuffix, lock)
+	if isErr != nil || !kept {
+		return volume.Uncertain(errors.Join(err, isErr))
+	}
+	return errors.Join(err, deleteImages(dir, t.name))
 }
 
 func (t *taking) makeImages(ctx context.Context, dir *image.Dir, record *snapshotRecord) error {
@@ -118,7 +127,7 @@ func (t *taking) makeImages(ctx context.Context, dir *image.Dir, record *snapsho
 		defer file.Close()
 		m.to = file
 	}
-	err := t.hold(ctx, t.members, func() error { return t.copyFrozen(ctx, dir) })
+	err := t.hold(ctx, t.members, func() error { return t.copyAll(ctx, dir) })
 	var lost *mount.AbandonedError
 	if errors.As(err, &lost) {
 		<-lost.Done() // it still writes
@@ -191,64 +200,6 @@ func (t *taking) findUse(ctx context.Context, m *member) error {
 			m.source.handle, device.Path, volume.ErrInUse)
 	}
 	return err
-}
-
-// copyFrozen freezes what is staged, copies everything, and proves that it was frozen all the time.
-func (t *taking) copyFrozen(ctx context.Context, dir *image.Dir) (err error) {
-	frozen, err := t.freeze(ctx, dir)
-	defer func() {
-		for _, f := range slices.Backward(frozen) {
-			err = errors.Join(err, f.thaw(dir))
-			t.plugin.options.Logger.Info("the volume was frozen", "volume", f.handle, "for", time.Since(f.begun))
-		}
-		if errors.Is(err, freeze.ErrLimit) || errors.Is(err, ErrTimeout) {
-			err = fmt.Errorf("%w: allow more than %v (Options.FreezeLimit), keep the images on xfs or btrfs, or end the pods that use the volumes: %w: %w",
-				ErrTimeout, t.plugin.freezeLimit(), volume.ErrInUse, err)
-		}
-	}()
-	if err != nil {
-		return err
-	}
-	if len(frozen) > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, frozen[0].end, ErrTimeout)
-		defer cancel()
-	}
-	t.created = time.Now()
-	for _, m := range t.members {
-		if err := t.copy(ctx, m); err != nil {
-			return fmt.Errorf("copying volume %q: %w", m.source.handle, err)
-		}
-	}
-	return nil
-}
-
-// copy fills the image of a snapshot.
-func (t *taking) copy(ctx context.Context, m *member) error {
-	if m.use == loose {
-		if err := image.Sync(m.device.Path); err != nil {
-			return err
-		}
-	}
-	err := image.Share(m.to, m.from)
-	if !errors.Is(err, errors.ErrUnsupported) {
-		return err
-	}
-	if m.use == loose {
-		return errors.Join(fmt.Errorf("the device is in use: %w", volume.ErrInUse), err)
-	}
-	info, err := m.from.Stat()
-	if err == nil {
-		err = m.to.Truncate(info.Size())
-	}
-	if err != nil {
-		return err
-	}
-	return image.CopyData(ctx, m.to, m.from, func(done, size int64) {
-		if tell := t.plugin.options.Progress; tell != nil {
-			tell(CopyProgress{Volume: t.name, Source: m.source.handle, Done: done, Size: size})
-		}
-	})
 }
 
 // finish makes the image of a snapshot durable, and describes it.

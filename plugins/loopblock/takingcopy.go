@@ -1,0 +1,95 @@
+package loopblock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volumekit/volumekit/mount/freeze"
+	"github.com/volumekit/volumekit/mount/image"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// copyAll copies what somebody writes to while it is frozen, and then what nobody can write to before it returns.
+func (t *taking) copyAll(ctx context.Context, dir *image.Dir) error {
+	var written, unwritten []*member
+	for _, m := range t.members {
+		if m.use == quiet {
+			unwritten = append(unwritten, m)
+		} else {
+			written = append(written, m)
+		}
+	}
+	if err := t.copyFrozen(ctx, dir, written); err != nil {
+		return err
+	}
+	return t.copyEach(ctx, unwritten)
+}
+
+// copyFrozen freezes what is staged, copies the members, and proves that it was frozen all the time.
+func (t *taking) copyFrozen(ctx context.Context, dir *image.Dir, members []*member) (err error) {
+	frozen, err := t.freeze(ctx, dir)
+	defer func() {
+		err = errors.Join(err, t.plugin.thawAll(dir, frozen))
+		if errors.Is(err, freeze.ErrLimit) || errors.Is(err, ErrTimeout) {
+			err = fmt.Errorf("%w: allow more than %v (Options.FreezeLimit), keep the images on xfs or btrfs, or end the pods that use the volumes: %w: %w",
+				ErrTimeout, t.plugin.freezeLimit(), volume.ErrInUse, err)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if len(frozen) > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, frozen[0].limit, ErrTimeout)
+		defer cancel()
+	}
+	t.created = time.Now()
+	return t.copyEach(ctx, members)
+}
+
+func (t *taking) copyEach(ctx context.Context, members []*member) error {
+	for _, m := range members {
+		if err := t.copyWhole(ctx, m); err != nil {
+			return fmt.Errorf("copying volume %q: %w", m.source.handle, err)
+		}
+	}
+	return nil
+}
+
+// copyWhole is copy that refuses an image whose filesystem only its next staging makes whole.
+func (t *taking) copyWhole(ctx context.Context, m *member) error {
+	if m.use == staged || m.source.block {
+		return t.copy(ctx, m)
+	}
+	return whileWhole(m.from, func() error { return t.copy(ctx, m) })
+}
+
+// copy fills the image of a snapshot.
+func (t *taking) copy(ctx context.Context, m *member) error {
+	if m.use == loose {
+		if err := image.Sync(m.device.Path); err != nil {
+			return err
+		}
+	}
+	err := image.Share(m.to, m.from)
+	if !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	if m.use == loose {
+		return errors.Join(fmt.Errorf("the device is in use: %w", volume.ErrInUse), err)
+	}
+	info, err := m.from.Stat()
+	if err == nil {
+		err = m.to.Truncate(info.Size())
+	}
+	if err != nil {
+		return err
+	}
+	return image.CopyData(ctx, m.to, m.from, func(done, size int64) {
+		if tell := t.plugin.options.Progress; tell != nil {
+			tell(CopyProgress{Volume: t.name, Source: m.source.handle, Done: done, Size: size})
+		}
+	})
+}
