@@ -21,7 +21,7 @@ type Modification struct {
 
 // The reasons of the condition VolumeModifyVolumeError.
 const (
-	// modifyFailed says that the last call has changed nothing.
+	// modifyFailed says that no call has changed anything, or that the last one did not begin.
 	modifyFailed = "Failed"
 	// modifyUncertain says that the last call may have changed something.
 	modifyUncertain  = "Uncertain"
@@ -69,10 +69,10 @@ func (m Modification) reason() string {
 	switch {
 	case m.Status == v1.PersistentVolumeClaimModifyVolumeInfeasible:
 		return modifyInfeasible
-	case outcome.ClassOf(m.Err) == Final:
-		return modifyFailed
+	case outcome.IsUncertain(m.Err):
+		return modifyUncertain
 	}
-	return modifyUncertain
+	return modifyFailed
 }
 
 // IsModificationUncertain reports whether the volume of a claim may have attributes of the class that the claim's status names

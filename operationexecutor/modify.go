@@ -91,6 +91,8 @@ func (m *modifying) modifyTo(ctx context.Context, name string) error {
 		return m.infeasible(ctx, name, fmt.Errorf("volume attributes class %q is for driver %q, and the volume is of plugin %q: name a class of that plugin: %w",
 			name, class.DriverName, m.x.pluginName(), volume.ErrInfeasible))
 	}
+	// An earlier call may still take effect: the end of this one says nothing about that.
+	wasUncertain := IsModificationUncertain(m.claim)
 	if err := m.mark(ctx, Modification{Status: v1.PersistentVolumeClaimModifyVolumeInProgress, Class: name}); err != nil {
 		return err
 	}
@@ -99,10 +101,13 @@ func (m *modifying) modifyTo(ctx context.Context, name string) error {
 	err = m.x.change(ctx, "ModifyVolume", func(ctx context.Context) error {
 		return m.plugin.ModifyVolume(ctx, spec, maps.Clone(class.Parameters))
 	})
-	if err != nil {
-		return m.failed(ctx, name, err)
+	switch {
+	case err == nil:
+		return m.finish(ctx, name)
+	case wasUncertain:
+		return m.failedAgain(ctx, name, err)
 	}
-	return m.finish(ctx, name)
+	return m.failed(ctx, name, err)
 }
 
 // class returns a class. A claim whose class does not exist waits for it.
@@ -137,17 +142,27 @@ func (m *modifying) infeasible(ctx context.Context, name string, cause error) er
 	return m.markFailed(ctx, Modification{Status: v1.PersistentVolumeClaimModifyVolumeInfeasible, Class: name, Err: cause})
 }
 
-// failed records a failure in the claim. A modification that may have taken effect stays one; a call that did not begin
-// changes nothing.
+// failed records a failure in the claim. A modification that may have taken effect stays one. A call that did not begin is
+// recorded like one that changed nothing, since the record before the call says that it may have begun.
 func (m *modifying) failed(ctx context.Context, name string, cause error) error {
 	failed := Modification{Status: v1.PersistentVolumeClaimModifyVolumeInProgress, Class: name, Err: cause}
-	switch class := outcome.ClassOf(cause); {
-	case class == Transient:
-		return cause
-	case class == Final && errors.Is(cause, volume.ErrInfeasible):
+	if outcome.ClassOf(cause) == Final && errors.Is(cause, volume.ErrInfeasible) {
 		failed.Status = v1.PersistentVolumeClaimModifyVolumeInfeasible
 	}
 	return m.markFailed(ctx, failed)
+}
+
+// failedAgain records a failure after an earlier call that may still take effect. The claim stays uncertain however this call
+// ended: only a success tells what the volume has. A call that did not begin has nothing to add to the record before it.
+func (m *modifying) failedAgain(ctx context.Context, name string, cause error) error {
+	if outcome.ClassOf(cause) == Transient {
+		return cause
+	}
+	failed := Modification{Status: v1.PersistentVolumeClaimModifyVolumeInProgress, Class: name, Err: volume.Uncertain(cause)}
+	if err := m.mark(ctx, failed); err != nil {
+		return notWritten(cause, err)
+	}
+	return cause
 }
 
 // markFailed writes a failure to the claim and returns its cause.

@@ -218,7 +218,9 @@ func TestAModificationThatFails(t *testing.T) {
 		"infeasible, and uncertain": {
 			"fast", volume.Uncertain(volume.ErrInfeasible), volume.ErrUncertain, []string{"InProgress fast", "InProgress fast failed"}, modifyInProgress, "Uncertain",
 		},
-		"not begun":                {"fast", volume.Transient(errBroken), volume.ErrTransient, []string{"InProgress fast"}, modifyInProgress, ""},
+		"not begun": {
+			"fast", volume.Transient(errBroken), volume.ErrTransient, []string{"InProgress fast", "InProgress fast failed"}, modifyInProgress, "Failed",
+		},
 		"the class is not there":   {"missing", nil, volume.ErrNotFound, []string{"Pending missing"}, modifyPending, ""},
 		"the class is for another": {"other", nil, volume.ErrInfeasible, []string{"Infeasible other failed"}, modifyInfeasible, "Infeasible"},
 	} {
@@ -241,6 +243,39 @@ func TestAModificationThatFails(t *testing.T) {
 			assert.Equal(t, test.reason, reason)
 			assert.Equal(t, []string{"Warning VolumeModifyFailed data-claim"}, w.recorder.all())
 			assert.Equal(t, test.status == modifyInProgress && test.reason != "Failed", operationexecutor.IsModificationUncertain(claims.claim))
+		})
+	}
+}
+
+// A call that may still take effect is not forgotten when a later one ends without effect, or does not begin: no other class may
+// take its place.
+func TestAFailureDoesNotEndTheUncertaintyOfAnEarlierCall(t *testing.T) {
+	for name, second := range map[string]error{
+		"for good":   errBroken,
+		"infeasible": volume.ErrInfeasible,
+		"uncertain":  volume.Uncertain(errBroken),
+		"not begun":  volume.Transient(errBroken),
+	} {
+		t.Run(name, func(t *testing.T) {
+			claims := newClaimStatus(naming("fast", "slow"))
+			w, _ := modifyWorld(t, claims)
+			for _, ends := range []error{volume.Uncertain(errors.New("no answer")), second} {
+				w.plugin.script["ModifyVolume"] = func(context.Context) error { return ends }
+				op, err := w.modify(of("slow"))
+				require.NoError(t, err)
+				<-op.Done()
+				require.ErrorIs(t, op.Err(), ends)
+				w.executor.ResetBackoff(operationexecutor.Key{Volume: volumeName("data")})
+			}
+			assert.True(t, operationexecutor.IsModificationUncertain(claims.claim))
+			gold := "gold"
+			claims.claim.Spec.VolumeAttributesClassName = &gold
+			assert.Equal(t, "fast", operationexecutor.ModificationClass(claims.claim))
+
+			delete(w.plugin.script, "ModifyVolume")
+			w.succeeded(w.modify(of("slow")))
+			assert.Equal(t, "fast", *claims.claim.Status.CurrentVolumeAttributesClassName)
+			assert.False(t, operationexecutor.IsModificationUncertain(claims.claim))
 		})
 	}
 }
