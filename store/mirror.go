@@ -63,6 +63,16 @@ func (m *Mirror[T]) WaitSynced(ctx context.Context) bool {
 	}
 }
 
+// HasSynced reports whether the first list has come. Until then an object that the mirror does not have may be in the store.
+func (m *Mirror[T]) HasSynced() bool {
+	select {
+	case <-m.synced:
+		return true
+	default:
+		return false
+	}
+}
+
 // Get returns one object, and false when there is none of that name.
 func (m *Mirror[T]) Get(name types.NamespacedName) (T, bool) {
 	m.mu.RLock()

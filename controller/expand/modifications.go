@@ -53,10 +53,11 @@ func (m *modifications) mayTry(claim *v1.PersistentVolumeClaim) bool {
 	return !m.stands.waits(store.NameOf(claim), m.wish(claim))
 }
 
-// allowed returns why a claim waits. A class that is missing is waited for once the claim says so, or cannot.
+// allowed returns why a claim waits. A class that is missing is waited for once the claim says so, or cannot. Before the
+// classes were listed, all are missing here, and the operation asks the store.
 func (m *modifications) allowed(claim *v1.PersistentVolumeClaim) error {
 	name := operationexecutor.ModificationClass(claim)
-	if _, there := m.classes.Get(types.NamespacedName{Name: name}); there || name == "" {
+	if _, there := m.classes.Get(types.NamespacedName{Name: name}); there || name == "" || !m.classes.HasSynced() {
 		return nil
 	}
 	status := claim.Status.ModifyVolumeStatus

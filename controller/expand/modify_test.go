@@ -1,6 +1,7 @@
 package expand_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
@@ -202,7 +204,8 @@ func TestAModificationThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A claim may change its mind when a call has certainly failed, and otherwise when that is known.
+// A claim may change its mind when a call has certainly failed. While one may still take effect, the class of that call is
+// finished first: a later call that certainly failed says nothing about the earlier one.
 func TestAnotherClassWaitsForAnUncertainCall(t *testing.T) {
 	inModifyWorld(t, func(t *testing.T, w *world) {
 		w.createClass("gold", driver)
@@ -216,9 +219,12 @@ func TestAnotherClassWaitsForAnUncertainCall(t *testing.T) {
 		assert.Equal(t, "fast", w.tier())
 		stop()
 		w.start(w.store)
+		w.requireClass("slow", v1.PersistentVolumeClaimModifyVolumeInProgress, "fast")
+		assert.Equal(t, []string{"ModifyingVolume ", "ModifyVolumeError Uncertain"}, w.conditions())
+		time.Sleep(time.Minute)
 		w.requireClass("gold", "", "")
 		assert.Equal(t, "gold", w.tier())
-		assert.Equal(t, 4, w.modifyCalls(), "fast, once more for the news, once more by the next process, which certainly failed, and gold")
+		assert.Equal(t, 5, w.modifyCalls(), "fast, once more for the news, once more by the next process, which certainly failed, fast at last, and gold")
 	})
 }
 
@@ -358,4 +364,32 @@ func TestACrashDuringAModificationIsFinished(t *testing.T) {
 			assert.Equal(t, "slow", w.tier())
 		})
 	})
+}
+
+// unlisted is a store that does not list classes of attributes: the mirror of them is never read.
+type unlisted struct{ store.Store }
+
+func (s unlisted) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	if kind.Kind == "VolumeAttributesClass" {
+		return store.List{}, errors.New("the list is on its way")
+	}
+	return s.Store.List(ctx, kind, namespace)
+}
+
+// A class is not missed before the classes were listed: the store has it.
+func TestAClassIsNotMissedBeforeTheClassesWereListed(t *testing.T) {
+	for name, status := range map[string]v1.PersistentVolumeClaimModifyVolumeStatus{
+		"it was missing once": v1.PersistentVolumeClaimModifyVolumePending, "it was begun": v1.PersistentVolumeClaimModifyVolumeInProgress,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inModifyWorld(t, func(t *testing.T, w *world) {
+				w.names("fast")
+				w.change(func(claim *v1.PersistentVolumeClaim) {
+					claim.Status.ModifyVolumeStatus = &v1.ModifyVolumeStatus{Status: status, TargetVolumeAttributesClassName: "fast"}
+				})
+				w.start(unlisted{w.store})
+				w.requireClass("fast", "", "")
+			})
+		})
+	}
 }
