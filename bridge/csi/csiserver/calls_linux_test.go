@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -116,6 +117,26 @@ func TestCodesOfThePluginsErrors(t *testing.T) {
 	plugin.Inject(fake.MethodMountDevice, fake.PanicWith("out of order"))
 	codeIs(t, codes.Internal, c.stage(t.Context()))
 	require.NoError(t, c.stage(t.Context()))
+}
+
+// A modification of which nobody knows how it ended is not answered with a code that says that it has no effect.
+func TestCodesOfAModificationThatFails(t *testing.T) {
+	c, plugin := faked(t, optionsIn(t.TempDir()))
+	require.NoError(t, c.create(t.Context(), "data"))
+	for _, row := range []struct {
+		err  error
+		code codes.Code
+	}{
+		{fs.ErrNotExist, codes.NotFound},
+		{volume.Uncertain(fs.ErrNotExist), codes.Unavailable},
+		{volume.Transient(fs.ErrNotExist), codes.Unavailable},
+		{volume.ErrInfeasible, codes.InvalidArgument},
+		{volume.Uncertain(volume.ErrInfeasible), codes.Unavailable},
+	} {
+		plugin.Inject(fake.MethodModifyVolume, fake.Fail(row.err))
+		_, err := c.control.ControllerModifyVolume(t.Context(), &csi.ControllerModifyVolumeRequest{VolumeId: c.volume.GetVolumeId()})
+		codeIs(t, row.code, err)
+	}
 }
 
 // A success without a mount would have a workload write into the directory beneath.

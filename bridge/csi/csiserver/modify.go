@@ -43,9 +43,11 @@ func (s *volumes) modify(ctx context.Context, id string, parameters map[string]s
 	}
 	err := plugin.ModifyVolume(ctx, s.specOfVolume(v), parameters)
 	switch {
+	case outcome.ClassOf(err) != outcome.Final:
+		return err
 	case errors.Is(err, fs.ErrNotExist):
 		return status.Errorf(codes.NotFound, "volume %s: %v", volume.Quote(id), err)
-	case errors.Is(err, volume.ErrInfeasible) && outcome.ClassOf(err) == outcome.Final:
+	case errors.Is(err, volume.ErrInfeasible):
 		return status.Error(codes.InvalidArgument, err.Error()) // as the specification has it for this call
 	}
 	return err
