@@ -132,10 +132,13 @@ func (d *Dir) Remove(name string, file *os.File) error {
 	return d.Sync()
 }
 
+// NextSuffix is what [Dir.Replace] adds to a name while it writes the file. A process that was killed may leave that file.
+const NextSuffix = ".new"
+
 // Replace writes a small file whole: readers, and the next start after a power cut, see the old content or the new one. Two calls
-// for one name must not run at once. name+".new" must be the name of no other file.
+// for one name must not run at once. name+[NextSuffix] must be the name of no other file.
 func (d *Dir) Replace(name string, content []byte) error {
-	next := name + ".new"
+	next := name + NextSuffix
 	file, err := d.root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("file in %q: %w", d.path, err)

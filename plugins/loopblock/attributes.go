@@ -10,9 +10,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/image"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/volume"
@@ -29,6 +31,9 @@ const (
 
 // attributesSuffix ends the name of the file with the attributes of a volume, beside its image.
 const attributesSuffix = ".attributes"
+
+// longestSuffix is the longest that a file of a volume has after its handle.
+const longestSuffix = attributesSuffix + image.NextSuffix
 
 const (
 	yes           = "true"
@@ -139,9 +144,18 @@ func (i images) setAttributes(handle string, a attributes) error {
 	return dir.Replace(handle+attributesSuffix, text)
 }
 
-// removeAttributes removes the file with the attributes of a volume, if there is one.
+// removeAttributes removes the file with the attributes of a volume, if there is one, and what a killed process has left of the
+// next one.
 func removeAttributes(dir *image.Dir, handle string) error {
-	file, err := dir.Open(handle+attributesSuffix, os.O_RDONLY)
+	if err := removeFile(dir, handle+attributesSuffix); err != nil {
+		return err
+	}
+	return removeFile(dir, handle+attributesSuffix+image.NextSuffix)
+}
+
+// removeFile removes a file, if there is one.
+func removeFile(dir *image.Dir, name string) error {
+	file, err := dir.Open(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -149,7 +163,7 @@ func removeAttributes(dir *image.Dir, handle string) error {
 		return err
 	}
 	defer file.Close()
-	return dir.Remove(handle+attributesSuffix, file)
+	return dir.Remove(name, file)
 }
 
 // ModifyVolume implements volume.ModifiableVolumePlugin. The attributes are written to a file beside the image, and the loop
@@ -168,6 +182,11 @@ func (p *Plugin) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters
 }
 
 func (v *devices) modify(ctx context.Context, handle string, parameters map[string]string) error {
+	done, err := v.turns.take(ctx, handle)
+	if err != nil {
+		return err
+	}
+	defer done()
 	wanted, err := attributesOf(parameters)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, volume.ErrInfeasible)
@@ -175,13 +194,12 @@ func (v *devices) modify(ctx context.Context, handle string, parameters map[stri
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("it was not begun: %w", context.Cause(ctx))
 	}
-	all, err := v.images.attributes(ctx, handle)
+	before, err := v.images.attributes(ctx, handle)
 	if err != nil {
 		return err
 	}
-	if all == nil {
-		all = attributes{}
-	}
+	all := attributes{}
+	maps.Copy(all, before)
 	maps.Copy(all, wanted)
 	_, err = withImage(ctx, v.images, handle, func(file *os.File) (struct{}, error) {
 		if err := wanted.checkFile(file); err != nil {
@@ -191,12 +209,23 @@ func (v *devices) modify(ctx context.Context, handle string, parameters map[stri
 			return struct{}{}, volume.Uncertain(err)
 		}
 		_, err := v.loops.TuneFile(ctx, file, wanted.tuning())
-		if errors.Is(err, loop.ErrNotAttached) {
+		switch {
+		case errors.Is(err, loop.ErrNotAttached):
 			return struct{}{}, nil // The image gets a device that has them.
+		case errors.Is(err, mount.ErrUnsupported):
+			return struct{}{}, v.takeBack(handle, before, err)
 		}
 		return struct{}{}, volume.Uncertain(err)
 	})
 	return err
+}
+
+// takeBack writes the former attributes of a volume again, since its device cannot have the new ones and was not changed.
+func (v *devices) takeBack(handle string, before attributes, cause error) error {
+	if err := v.images.setAttributes(handle, before); err != nil {
+		return volume.Uncertain(errors.Join(cause, err))
+	}
+	return fmt.Errorf("the device cannot do direct I/O: set %s to false: %w: %w", ParameterDirectIO, cause, volume.ErrInfeasible)
 }
 
 // checkFile refuses direct I/O where the filesystem of the image cannot do it.
@@ -204,15 +233,29 @@ func (a attributes) checkFile(file *os.File) error {
 	if a[ParameterDirectIO] != yes {
 		return nil
 	}
-	if err := canDirectIO(file); err != nil {
-		return fmt.Errorf("the filesystem of image %q cannot do direct I/O: set %s to false: %w: %w", file.Name(), ParameterDirectIO, err, volume.ErrInfeasible)
+	return errNoDirectIO(file.Name(), canDirectIO(file))
+}
+
+// errNoDirectIO is the error for an image that could not be opened for direct I/O. It matches volume.ErrInfeasible only if the
+// filesystem cannot do it.
+func errNoDirectIO(name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, errors.ErrUnsupported), errors.Is(err, volume.ErrUnsupported):
+		return fmt.Errorf("the filesystem of image %q cannot do direct I/O: set %s to false: %w: %w", name, ParameterDirectIO, err, volume.ErrInfeasible)
 	}
-	return nil
+	return fmt.Errorf("image %q could not be opened for direct I/O: %w", name, err)
 }
 
 // detach detaches an image. Its attributes are taken from the device first, which another image may get next; a device that
 // is kept gets them again.
 func (v *devices) detach(ctx context.Context, handle string, device loop.Device) error {
+	done, err := v.turns.take(ctx, handle)
+	if err != nil {
+		return err
+	}
+	defer done()
 	has, err := v.images.attributes(ctx, handle)
 	if err != nil || len(has) == 0 {
 		return v.loops.Detach(ctx, device) // What cannot be read was given to no device.
@@ -230,10 +273,22 @@ func (v *devices) detach(ctx context.Context, handle string, device loop.Device)
 // tune changes the device of an image. An image that has none, or none any more, needs nothing.
 func (v *devices) tune(ctx context.Context, handle string, tuning loop.Tuning) error {
 	_, err := withImage(ctx, v.images, handle, func(file *os.File) (loop.Device, error) {
-		return v.loops.TuneFile(ctx, file, tuning)
+		return v.tuneWhereItCan(ctx, file, handle, tuning)
 	})
 	if errors.Is(err, loop.ErrNotAttached) {
 		return nil
 	}
 	return err
+}
+
+// tuneWhereItCan changes the device of an open image. A device that cannot do direct I/O, such as one whose image has moved to a
+// disk with larger sectors, gets the rest, with a warning: the volume can be used all the same.
+func (v *devices) tuneWhereItCan(ctx context.Context, file *os.File, handle string, tuning loop.Tuning) (loop.Device, error) {
+	device, err := v.loops.TuneFile(ctx, file, tuning)
+	if tuning.DirectIO == nil || !errors.Is(err, mount.ErrUnsupported) {
+		return device, err
+	}
+	v.logger.Warn("the device stays without the direct I/O that the attributes of its volume ask for", "volume", handle, "err", err)
+	tuning.DirectIO = nil
+	return v.loops.TuneFile(ctx, file, tuning)
 }

@@ -1,6 +1,7 @@
 package loopblock_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +13,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/mount/format"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
@@ -120,8 +123,11 @@ func TestAttributesGoWithTheirVolume(t *testing.T) {
 	n.attach(spec)
 	require.Equal(t, "2048Ki", deviceAttributes(t, n.image("pv"))["readAhead"])
 	require.NoError(t, n.tryDetach(t.Context(), spec))
+	left := filepath.Join(n.images, "pv.attributes.new")
+	require.NoError(t, os.WriteFile(left, []byte("what a killed process has left"), 0o600))
 	require.NoError(t, n.tryDelete(spec))
 	assert.NoFileExists(t, filepath.Join(n.images, "pv.attributes"))
+	assert.NoFileExists(t, left)
 	again := n.provision("pv")
 	n.attach(again)
 	assert.NotEqual(t, "2048Ki", deviceAttributes(t, n.image("pv"))["readAhead"])
@@ -148,5 +154,42 @@ func TestAttributesThatCannotBeReadAreToldOf(t *testing.T) {
 	_, err := n.attacher().Attach(t.Context(), spec, nodeName)
 	require.ErrorContains(t, err, name)
 	require.NoError(t, n.tryDetach(t.Context(), spec), "it is detached all the same")
+	require.NoError(t, n.tryDelete(spec))
+}
+
+// A device cannot do direct I/O on a disk with larger sectors than its own. A modification says so and changes nothing; a volume
+// whose attributes ask for it already is attached without.
+func TestDirectIOThatTheDeviceCannotDo(t *testing.T) {
+	n := newNode(t)
+	disk := filepath.Join(t.TempDir(), "disk")
+	require.NoError(t, os.WriteFile(disk, nil, 0o600))
+	require.NoError(t, os.Truncate(disk, 256<<20))
+	loops := loop.New(loop.Options{})
+	device, err := loops.Attach(t.Context(), disk, loop.AttachOptions{SectorSize: 4096})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device)) })
+	require.NoError(t, format.Make(t.Context(), device.Path, format.MakeOptions{FSType: "ext4"}))
+	require.NoError(t, os.MkdirAll(n.images, 0o700))
+	require.NoError(t, unix.Mount(device.Path, n.images, "ext4", 0, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(n.images, 0)) })
+
+	spec := n.provision("pv")
+	n.attach(spec)
+	n.modify(spec, map[string]string{"readAhead": "512Ki"})
+	err = n.plugin.ModifyVolume(t.Context(), spec, map[string]string{"directIO": "true", "readAhead": "1Mi"})
+	require.ErrorIs(t, err, volume.ErrInfeasible)
+	require.NotErrorIs(t, err, volume.ErrUncertain)
+	name := filepath.Join(n.images, "pv.attributes")
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"readAhead": "512Ki"}`, string(text))
+	want := map[string]string{"directIO": "false", "readAhead": "512Ki"}
+	assert.Equal(t, want, deviceAttributes(t, n.image("pv")))
+
+	require.NoError(t, n.tryDetach(t.Context(), spec))
+	n.modify(spec, map[string]string{"directIO": "true"}) // Only the device knows better.
+	n.attach(spec)
+	assert.Equal(t, want, deviceAttributes(t, n.image("pv")))
+	require.NoError(t, n.tryDetach(t.Context(), spec))
 	require.NoError(t, n.tryDelete(spec))
 }

@@ -41,6 +41,11 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close()
+	done, err := d.plugin.devices.turns.take(ctx, d.handle)
+	if err != nil {
+		return err
+	}
+	defer done()
 	err = d.plugin.devices.delete(ctx, dir, d.handle)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = removeAttributes(dir, d.handle)

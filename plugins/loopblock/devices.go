@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,13 +25,21 @@ type devices struct {
 	loops    *loop.Manager
 	nodeName types.NodeName
 	directIO bool
+	logger   *slog.Logger
 	limit    int64 // how many volumes can be attached; 0 means any number
 	// attaching is how many calls of attach are under way: they count for the limit.
 	attaching atomic.Int64
+	// turns are those of the calls that have to do with the attributes of a volume.
+	turns turns
 }
 
 // attach attaches the image of a volume, or returns the device that it has, with the attributes of the volume.
 func (v *devices) attach(ctx context.Context, src source) (loop.Device, error) {
+	done, err := v.turns.take(ctx, src.handle)
+	if err != nil {
+		return loop.Device{}, err
+	}
+	defer done()
 	has, err := v.images.attributes(ctx, src.handle)
 	if err != nil {
 		return loop.Device{}, err
@@ -44,7 +53,7 @@ func (v *devices) attach(ctx context.Context, src source) (loop.Device, error) {
 		if err != nil || len(has) == 0 {
 			return device, err
 		}
-		device, err = v.loops.TuneFile(ctx, file, has.tuning())
+		device, err = v.tuneWhereItCan(ctx, file, src.handle, has.tuning())
 		return device, volume.Uncertain(err)
 	})
 }

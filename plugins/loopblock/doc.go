@@ -72,7 +72,8 @@
 // A VolumeAttributesClass with the driverName loop-block.volumekit.io has the parameters "directIO" (the loop device bypasses the
 // page cache of the images' filesystem) and "readAhead" (a quantity such as "1Mi"). They change while pods use the volume, and
 // are kept in the file {BaseDir}/H.attributes, from which each attachment gets them. A value that cannot be has no effect: the
-// error matches volume.ErrInfeasible.
+// error matches volume.ErrInfeasible. Where a volume has come to a disk whose sectors are too large for its direct I/O, it is attached
+// without, with a warning.
 //
 // # Copies
 //
@@ -127,7 +128,7 @@
 //	mounted.go      what is mounted at a path, if it is ours, and how it is unmounted
 //	block.go        or the pod gets the device
 //	expand.go       image, device and filesystem become larger; grow.go: the filesystem
-//	attributes.go   what a VolumeAttributesClass makes of the device
+//	attributes.go   what a VolumeAttributesClass makes of the device; turns.go: one call at a time
 //	reconstruct.go  which volume it is that is mounted there
 //	delete.go       the image goes
 package loopblock

@@ -45,7 +45,8 @@ type Options struct {
 	// Events gets events of the pod, about an fsGroup that takes long to apply, and of the PersistentVolume, about a filesystem that
 	// was repaired or could not be made larger. Nil drops them.
 	Events volume.EventRecorder
-	// Logger gets a line for each filesystem that was repaired and for content that was given to a group. Nil discards it.
+	// Logger gets a line for each filesystem that was repaired, for content that was given to a group, and for a device that cannot
+	// do the direct I/O of its volume's attributes. Nil discards it.
 	Logger *slog.Logger
 	// Progress is called after every few mebibytes of an image that is copied byte by byte. It must return soon. Nil calls
 	// nothing.
@@ -118,7 +119,7 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	p.host = host
 	p.devices = &devices{
 		images: images{dir: filepath.Clean(dir)}, loops: p.options.Loops, nodeName: host.GetNodeName(),
-		directIO: p.options.DirectIO, limit: p.options.MaxVolumes,
+		directIO: p.options.DirectIO, logger: p.options.Logger, limit: p.options.MaxVolumes,
 	}
 	p.mounts = &mounts{
 		dir: filepath.Join(host.GetPluginDir(Name), "mounts"), mounter: p.options.Mounter, devices: p.devices, logger: p.options.Logger,

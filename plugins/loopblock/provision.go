@@ -179,7 +179,12 @@ func (p *provisioner) Provision(
 
 // setAttributes gives a volume that was made, and that no pod can have yet, its attributes, and no others.
 func (p *provisioner) setAttributes(ctx context.Context) error {
-	_, err := withImage(ctx, p.plugin.devices.images, p.request.handle, func(file *os.File) (struct{}, error) {
+	done, err := p.plugin.devices.turns.take(ctx, p.request.handle)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = withImage(ctx, p.plugin.devices.images, p.request.handle, func(file *os.File) (struct{}, error) {
 		if err := p.attributes.checkFile(file); err != nil {
 			return struct{}{}, volume.Uncertain(err) // The image is there.
 		}

@@ -88,7 +88,7 @@ func checkHandle(handle string) error {
 	if err := volume.CheckPathElement(handle); err != nil {
 		return err
 	}
-	return volume.CheckPathElement(handle + partialSuffix)
+	return volume.CheckPathElement(handle + longestSuffix)
 }
 
 // filesystemOf reads the spec of a volume that is to be mounted.

@@ -53,10 +53,12 @@ func TestCanSupport(t *testing.T) {
 }
 
 func TestSourceRefuses(t *testing.T) {
-	for _, handle := range []string{"", ".", "..", "../a", "a/b", `a\b`, "a\nb", strings.Repeat("x", 250)} {
+	for _, handle := range []string{"", ".", "..", "../a", "a/b", `a\b`, "a\nb", strings.Repeat("x", 241)} {
 		_, err := sourceOf(specOf(newVolume(handle)))
 		require.ErrorIs(t, err, volume.ErrInvalid, "handle %q", handle)
 	}
+	_, err := sourceOf(specOf(newVolume(strings.Repeat("x", 240))))
+	require.NoError(t, err, "the longest")
 	block := v1.PersistentVolumeBlock
 	for name, c := range map[string]struct {
 		change func(*v1.PersistentVolume)
