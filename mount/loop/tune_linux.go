@@ -45,7 +45,8 @@ func (m *Manager) tuneDevice(ctx context.Context, device Device, tuning Tuning) 
 		return Device{}, err
 	}
 	if want := tuning.DirectIO; want != nil && *want != now.DirectIO {
-		if err := setDirectIO(node, *want); err != nil {
+		on := map[bool]int{true: 1}
+		if err := setDirectIO(node, on[*want]); err != nil {
 			return Device{}, fmt.Errorf("LOOP_SET_DIRECT_IO of %s: %w", device.Path, err)
 		}
 	}
@@ -62,12 +63,8 @@ func (m *Manager) tuneDevice(ctx context.Context, device Device, tuning Tuning) 
 	return now, err
 }
 
-// setDirectIO switches direct I/O. The kernel writes the pages of the backing file out first.
-func setDirectIO(node handle, on bool) error {
-	value := 0
-	if on {
-		value = 1
-	}
+// setDirectIO switches direct I/O on with 1 and off with 0. The kernel writes the pages of the backing file out first.
+func setDirectIO(node handle, value int) error {
 	err := ignoringEINTR(func() error { return unix.IoctlSetInt(node.fd, unix.LOOP_SET_DIRECT_IO, value) })
 	if errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("the filesystem of the file, or the sector size of the device, does not allow it: %w: %w", mount.ErrUnsupported, err)

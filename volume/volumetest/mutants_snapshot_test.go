@@ -194,7 +194,7 @@ func (m *mutant) snapshottingLate() {
 		}
 		if options, ok := taken.Load(o.Snapshot.Handle); ok {
 			_ = m.Plugin.DeleteSnapshot(context.Background(), o.Snapshot.Handle)
-			_, _ = m.Plugin.CreateSnapshot(context.Background(), options.(volume.SnapshotOptions)) //nolint:forcetypeassert // What was stored.
+			_, _ = m.Plugin.CreateSnapshot(context.Background(), options.(volume.SnapshotOptions))
 		}
 		return o
 	}

@@ -114,7 +114,7 @@ func (s *source) trySnapshot(ctx context.Context, name string) (volume.Snapshot,
 	s.e.t.Helper()
 	made, err := s.e.snapshotter().CreateSnapshot(ctx, volume.SnapshotOptions{Name: name, Source: s.spec})
 	if err == nil {
-		s.e.later(func() { s.e.cleanSnapshot(made.Handle) })
+		s.e.later(func() { s.e.cleanSnapshot(made.Handle) }) //nolint:contextcheck // After the case its context has ended.
 	}
 	return made, err
 }
