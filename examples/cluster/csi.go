@@ -58,7 +58,7 @@ func withPlugin(
 	if err != nil {
 		return err
 	}
-	defer driver.Close()
+	defer func() { _ = driver.Close() }() // Nothing of it is kept.
 	return runAll(ctx, server.Run, func(ctx context.Context) error {
 		if err := persist(ctx, func() error { return driver.Connect(ctx) }); err != nil {
 			return err

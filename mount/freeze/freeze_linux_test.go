@@ -145,7 +145,7 @@ func children(t *testing.T, pid int) []int {
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		require.NoError(t, err)
-		for _, one := range strings.Fields(string(text)) {
+		for one := range strings.FieldsSeq(string(text)) {
 			child, err := strconv.Atoi(one)
 			require.NoError(t, err)
 			all = append(all, child)

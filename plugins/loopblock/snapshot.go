@@ -141,7 +141,7 @@ func (p *Plugin) DeleteGroupSnapshot(ctx context.Context, handle string, snapsho
 
 // deleteSnapshots deletes the record of a name, if check agrees to it, and all images of the name.
 func (p *Plugin) deleteSnapshots(ctx context.Context, name string, check func(snapshotRecord) error) error {
-	if checkSnapshotName(name) != nil {
+	if valid := checkSnapshotName(name) == nil; !valid {
 		return nil // nothing has such a name
 	}
 	_, err := inImages(ctx, p, "deletion of snapshot "+name, func(dir *image.Dir) (struct{}, error) {

@@ -29,14 +29,23 @@ func (c Connection) Invoke(ctx context.Context, method string, request, answer a
 		return status.Errorf(codes.Unimplemented, "method %s is not known", method)
 	}
 	decode := func(into any) error {
-		proto.Merge(into.(proto.Message), request.(proto.Message))
-		return nil
+		return merge(into, request)
 	}
 	got, err := call(c.driver, ctx, decode, c.driver.intercept)
 	if err != nil {
 		return status.Convert(err).Err()
 	}
-	proto.Merge(answer.(proto.Message), got.(proto.Message))
+	return merge(answer, got)
+}
+
+// merge copies a message, as one that has crossed a socket.
+func merge(into, from any) error {
+	to, ok := into.(proto.Message)
+	message, both := from.(proto.Message)
+	if !ok || !both {
+		return status.Errorf(codes.Internal, "%T and %T are no messages", into, from)
+	}
+	proto.Merge(to, message)
 	return nil
 }
 
