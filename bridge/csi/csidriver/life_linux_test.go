@@ -48,6 +48,8 @@ func TestAProvisionedVolumeIsThatOfExternalProvisioner(t *testing.T) {
 			"csi.storage.k8s.io/node-expand-secret-namespace":        "system",
 			"csi.storage.k8s.io/controller-expand-secret-namespace":  "system",
 			"csi.storage.k8s.io/controller-publish-secret-namespace": "system",
+			"csi.storage.k8s.io/controller-modify-secret-name":       "modify",
+			"csi.storage.k8s.io/controller-modify-secret-namespace":  "system",
 			fakedriver.Parameter:                                     "blue",
 		},
 	}
@@ -61,6 +63,8 @@ func TestAProvisionedVolumeIsThatOfExternalProvisioner(t *testing.T) {
 			"pv.kubernetes.io/provisioned-by":                            fakedriver.Name,
 			"volume.kubernetes.io/provisioner-deletion-secret-name":      "me-claim-pv-2",
 			"volume.kubernetes.io/provisioner-deletion-secret-namespace": "space",
+			"volume.kubernetes.io/controller-modify-secret-name":         "modify",
+			"volume.kubernetes.io/controller-modify-secret-namespace":    "system",
 		}},
 		Spec: v1.PersistentVolumeSpec{
 			Capacity:                      v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(1<<20, resource.BinarySI)},
@@ -188,6 +192,29 @@ func TestModification(t *testing.T) {
 	assert.ErrorIs(t, n.plugin.ModifyVolume(t.Context(), n.spec, map[string]string{fakedriver.Attribute: "slow"}), volume.ErrUncertain)
 	plain := newNode(t, fakedriver.Options{Controller: []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}}, nil)
 	assert.False(t, plain.plugin.Capabilities().Has(volume.CapModify))
+}
+
+// The secret of a modification is that of the annotations, if they name one whole, and else that of expansions.
+func TestTheSecretOfAModification(t *testing.T) {
+	for name, c := range map[string]struct {
+		name, namespace, want string
+	}{
+		"annotations": {"modify", "system", "hunter2-modify"},
+		"no name":     {"", "system", "hunter2-expand"},
+		"no place":    {"modify", "", "hunter2-expand"},
+		"none":        {"", "", "hunter2-expand"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, fakedriver.Options{}, func(o *Options) {
+				o.Secrets = secrets{"system/modify": "hunter2-modify", "system/expand": "hunter2-expand"}
+			})
+			pv := n.spec.PersistentVolume.DeepCopy()
+			pv.Annotations = map[string]string{annModifySecretName: c.name, annModifySecretNamespace: c.namespace}
+			pv.Spec.CSI.ControllerExpandSecretRef = &v1.SecretReference{Name: "expand", Namespace: "system"}
+			require.NoError(t, n.plugin.ModifyVolume(t.Context(), volume.NewSpecFromPersistentVolume(pv, false), map[string]string{fakedriver.Attribute: "fast"}))
+			assert.Equal(t, map[string]string{"key": c.want}, n.Last("ControllerModifyVolume").(*csi.ControllerModifyVolumeRequest).GetSecrets())
+		})
+	}
 }
 
 func TestGrowth(t *testing.T) {

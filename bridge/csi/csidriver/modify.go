@@ -1,7 +1,6 @@
 package csidriver
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -40,7 +39,7 @@ func (p *Plugin) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters
 // modifySecretOf returns the secret that the annotations name, else that for expansions, as Kubernetes' resizer does.
 func modifySecretOf(pv *v1.PersistentVolume) *v1.SecretReference {
 	name, namespace := pv.Annotations[annModifySecretName], pv.Annotations[annModifySecretNamespace]
-	if cmp.Or(name, namespace) == "" {
+	if name == "" || namespace == "" {
 		return pv.Spec.CSI.ControllerExpandSecretRef
 	}
 	return &v1.SecretReference{Name: name, Namespace: namespace}

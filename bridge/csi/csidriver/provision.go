@@ -152,6 +152,9 @@ func (v *provisioner) persistentVolume(request *csi.CreateVolumeRequest, made *c
 	if ref := v.refs[whoProvisions]; ref != nil {
 		pv.Annotations[annDeletionSecretName], pv.Annotations[annDeletionSecretNamespace] = ref.Name, ref.Namespace
 	}
+	if ref := v.refs[whoModifies]; ref != nil {
+		pv.Annotations[annModifySecretName], pv.Annotations[annModifySecretNamespace] = ref.Name, ref.Namespace
+	}
 	pv.Spec = v1.PersistentVolumeSpec{
 		Capacity:                      v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(capacity, resource.BinarySI)},
 		AccessModes:                   slices.Clone(claim.Spec.AccessModes),

@@ -53,6 +53,7 @@ const (
 	whoPublishes     = "node-publish"
 	whoExpands       = "controller-expand"
 	whoExpandsOnNode = "node-expand"
+	whoModifies      = "controller-modify"
 )
 
 // classSecrets are the references of a class to secrets, by what they are for.
@@ -96,7 +97,7 @@ func (c classSecrets) set(name, value string, options volume.VolumeOptions) erro
 		}
 	}
 	switch who {
-	case whoProvisions, whoAttaches, whoStages, whoPublishes, whoExpands, whoExpandsOnNode:
+	case whoProvisions, whoAttaches, whoStages, whoPublishes, whoExpands, whoExpandsOnNode, whoModifies:
 	default:
 		return fmt.Errorf("it is not known: %w", volume.ErrInvalid)
 	}
