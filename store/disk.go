@@ -233,7 +233,7 @@ func (s *Disk) goOn(l *loading) error {
 		return errors.Join(err, f.Close())
 	}
 	if err := s.journal.MakeRoom(0, s.reserve()); err != nil {
-		s.options.Logger.Warn("there is no room for deletions beside other writes", "err", err)
+		s.options.Logger.Warn("there is no room for deletions beside other writes", "error", err)
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func (s *Disk) goOnFrom(l *loading) error {
 	s.salvage = l.damage
 	kept := map[string]bool{}
 	for _, d := range l.damage {
-		s.options.Logger.Error("a file of the store is damaged: it goes on without", "file", d.File, "offset", d.Offset, "err", d.Err)
+		s.options.Logger.Error("a file of the store is damaged: it goes on without", "file", d.File, "offset", d.Offset, "error", d.Err)
 		if kept[d.File] {
 			continue
 		}
@@ -334,7 +334,7 @@ func (s *Disk) closeFiles() error {
 // some time, so that a failure is none of Close.
 func (s *Disk) sayClosed() {
 	if err := writeClosed(s.files, closedFrame{Base: s.journal.base, Size: s.journal.Size(), Sum: s.journal.Sum()}); err != nil {
-		s.options.Logger.Warn("the store is closed, and its directory does not say so", "err", err)
+		s.options.Logger.Warn("the store is closed, and its directory does not say so", "error", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func (s *Disk) compact() {
 	}
 	next, err := createJournal(s.files, version, keep)
 	if err != nil {
-		s.options.Logger.Warn("the journal grows on: no other can be begun", "err", err)
+		s.options.Logger.Warn("the journal grows on: no other can be begun", "error", err)
 		return
 	}
 	s.journal = next
@@ -62,10 +62,10 @@ func (s *Disk) giveUpHistory() {
 // leave closes a journal that is not written to any more.
 func (s *Disk) leave(j *diskJournal) {
 	if err := j.Cut(); err != nil {
-		s.options.Logger.Warn("the room that a journal has reserved is not given back", "file", j.name, "err", err)
+		s.options.Logger.Warn("the room that a journal has reserved is not given back", "file", j.name, "error", err)
 	}
 	if err := j.Close(); err != nil {
-		s.options.Logger.Warn("closing a journal", "file", j.name, "err", err)
+		s.options.Logger.Warn("closing a journal", "file", j.name, "error", err)
 	}
 }
 
@@ -73,7 +73,7 @@ func (s *Disk) leave(j *diskJournal) {
 func (s *Disk) snapshot(version uint64, objects []Object, kept uint64) {
 	size, err := writeSnapshot(s.files, version, objects)
 	if err != nil {
-		s.options.Logger.Warn("no snapshot could be written", "err", err)
+		s.options.Logger.Warn("no snapshot could be written", "error", err)
 		return
 	}
 	s.snapshotSize.Store(size)
@@ -97,7 +97,7 @@ func (s *Disk) objects() []Object {
 func (s *Disk) forget(kept, snapshot uint64) {
 	names, err := s.files.Names()
 	if err != nil {
-		s.options.Logger.Warn("old files are not removed", "err", err)
+		s.options.Logger.Warn("old files are not removed", "error", err)
 		return
 	}
 	for _, name := range names {
@@ -105,7 +105,7 @@ func (s *Disk) forget(kept, snapshot uint64) {
 		base, isSnapshot := baseOf(name, snapshotPrefix)
 		if isJournal && journal < snapshot && journal != kept || isSnapshot && base < snapshot {
 			if err := s.files.Unlink(name); err != nil && !os.IsNotExist(err) {
-				s.options.Logger.Warn("an old file is not removed", "file", name, "err", err)
+				s.options.Logger.Warn("an old file is not removed", "file", name, "error", err)
 			}
 		}
 	}

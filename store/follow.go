@@ -56,7 +56,7 @@ func follow[T Object](ctx context.Context, s Store, options MirrorOptions, to fo
 		}
 		failures++
 		if err != nil && ctx.Err() == nil {
-			options.Logger.WarnContext(ctx, "reading the store will be tried again", "kind", kind.Kind, "err", err)
+			options.Logger.WarnContext(ctx, "reading the store will be tried again", "kind", kind.Kind, "error", err)
 		}
 		pause(ctx, policy.Delay(failures))
 	}

@@ -65,7 +65,7 @@ func (l *leaseObjects) AcquireLease(ctx context.Context, request LeaseRequest) (
 			continue
 		}
 		failures++
-		l.options.Logger.WarnContext(ctx, "taking a lease will be tried again", "lease", request.Name.String(), "err", err)
+		l.options.Logger.WarnContext(ctx, "taking a lease will be tried again", "lease", request.Name.String(), "error", err)
 		pause(ctx, backoff.Policy{Max: request.TTL, Jitter: l.options.Jitter}.Delay(failures))
 	}
 }

@@ -36,7 +36,7 @@ func (s *Store) AcquireLease(ctx context.Context, request store.LeaseRequest) (s
 		}
 		failures++
 		wait.failure = classify(ctx, "take lease", err)
-		s.logger.WarnContext(ctx, "taking a lease will be tried again", "lease", request.Name.String(), "err", wait.failure)
+		s.logger.WarnContext(ctx, "taking a lease will be tried again", "lease", request.Name.String(), "error", wait.failure)
 		pause(ctx, min(time.Duration(failures)*50*time.Millisecond, request.TTL))
 	}
 }

@@ -105,7 +105,7 @@ func (w *watch) run(ctx context.Context, changes clientv3.WatchChan) {
 				waiting = nil
 			}
 			if err != nil {
-				w.store.logger.InfoContext(ctx, "a watch ends", "kind", w.kind.Kind, "err", err)
+				w.store.logger.InfoContext(ctx, "a watch ends", "kind", w.kind.Kind, "error", err)
 				changes = nil
 			}
 		}

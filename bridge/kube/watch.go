@@ -85,13 +85,13 @@ func (w *follower) run(ctx context.Context, source watch.Interface) {
 				return
 			}
 			if isForgotten(err) || errors.Is(classify(ctx, "", err), ErrDenied) {
-				w.store.logger.InfoContext(ctx, "a watch has ended", "kind", w.kind.Kind, "err", err)
+				w.store.logger.InfoContext(ctx, "a watch has ended", "kind", w.kind.Kind, "error", err)
 				return
 			}
 			if failures++; w.at != at {
 				failures, at = 0, w.at
 			}
-			w.store.logger.DebugContext(ctx, "a watch is begun again", "kind", w.kind.Kind, "version", w.at, "err", err)
+			w.store.logger.DebugContext(ctx, "a watch is begun again", "kind", w.kind.Kind, "version", w.at, "error", err)
 			pause(ctx, failures)
 			if source, err = w.open(ctx); err == nil {
 				break

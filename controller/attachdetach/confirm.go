@@ -46,7 +46,7 @@ func (q *confirmer) begin(ctx context.Context, recorded []attachment) []confirma
 	}
 	operations, err := q.executor.VerifyVolumesAreAttached(ctx, byNode, q.actual)
 	if err != nil {
-		q.logger.Warn("not every volume on record can be verified: some are attached again", "err", err)
+		q.logger.Warn("not every volume on record can be verified: some are attached again", "error", err)
 	}
 	confirmations := make([]confirmation, 0, len(operations))
 	q.mu.Lock()
@@ -100,7 +100,7 @@ func (q *confirmer) await(ctx context.Context, asked confirmation) {
 		return
 	}
 	if err := asked.operation.Err(); err != nil {
-		q.logger.Warn("volumes on record cannot be verified and are attached again", "volumes", len(asked.of), "err", err)
+		q.logger.Warn("volumes on record cannot be verified and are attached again", "volumes", len(asked.of), "error", err)
 	}
 	q.mu.Lock()
 	for _, a := range asked.of {

@@ -95,7 +95,7 @@ func (e *events) nodeMissing(a attachment, have cluster.Attachment, before, err 
 	if errors.Is(before, ErrNodeMissing) {
 		return
 	}
-	e.logger.Warn("a volume that no pod wants stays attached", "volume", a.volume, "node", a.node, "err", err)
+	e.logger.Warn("a volume that no pod wants stays attached", "volume", a.volume, "node", a.node, "error", err)
 	if have.VolumeSpec != nil && have.VolumeSpec.PersistentVolume != nil {
 		e.recorder.Eventf(have.VolumeSpec.PersistentVolume, v1.EventTypeWarning, reasonNodeMissing, "%v", err)
 	}

@@ -96,7 +96,7 @@ func (r *leftoverRemover) run(ctx context.Context) {
 			continue
 		}
 		failures[a]++
-		r.logger.Warn("the record of an attachment that is gone could not be removed", "volume", a.volume, "node", a.node, "err", err)
+		r.logger.Warn("the record of an attachment that is gone could not be removed", "volume", a.volume, "node", a.node, "error", err)
 		r.records.queue.AddAt(a, time.Now().Add(r.delay(failures[a])))
 	}
 }

@@ -28,7 +28,7 @@ func (c *Controller) nodeChanged(seen *v1.Node) {
 	}
 	if uid, known := c.actual.NodeUID(name); known && uid == node.UID {
 		if err := c.takeUse(node); err != nil {
-			c.options.Logger.Warn("what a node uses is not known", "node", name, "err", err)
+			c.options.Logger.Warn("what a node uses is not known", "node", name, "error", err)
 		}
 	} else {
 		c.meetNode(node)
@@ -45,7 +45,7 @@ func (c *Controller) nodeChanged(seen *v1.Node) {
 func (c *Controller) meetNode(node *v1.Node) {
 	name := types.NodeName(node.Name)
 	if err := c.actual.RecoverNode(node); err != nil {
-		c.options.Logger.Warn("the status of a node cannot be taken over as a whole", "node", name, "err", err)
+		c.options.Logger.Warn("the status of a node cannot be taken over as a whole", "node", name, "error", err)
 	}
 	_ = c.takeUse(node) // It was added just now.
 	for _, pod := range c.objects.podsOfNode.Get(name) {

@@ -75,7 +75,7 @@ func (p *populator) populate(name types.NamespacedName) {
 	}
 	wants, err := p.desire(pod, had)
 	if err != nil {
-		p.logger.Info("not every volume of a pod is known", "pod", name.String(), "err", err)
+		p.logger.Info("not every volume of a pod is known", "pod", name.String(), "error", err)
 	}
 	for _, gone := range slices.Sorted(maps.Keys(had.volumes)) {
 		if _, still := wants.volumes[gone]; !still && err == nil {

@@ -33,7 +33,7 @@ func (c *Controller) recoverAttachments(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		c.options.Logger.Warn("what is attached is not known yet", "err", err)
+		c.options.Logger.Warn("what is attached is not known yet", "error", err)
 		pause(ctx, c.options.delay(failures))
 	}
 }
@@ -51,7 +51,7 @@ func (c *Controller) adopt(found []recordedAttachment) bool {
 		c.giveSpec(volume.NewSpecFromPersistentVolume(pv, false))
 	}
 	if err := errors.Join(errs...); err != nil {
-		c.options.Logger.Warn("an attachment that was recorded cannot be taken over", "err", err)
+		c.options.Logger.Warn("an attachment that was recorded cannot be taken over", "error", err)
 	}
 	return true
 }
@@ -80,7 +80,7 @@ func (c *Controller) verifyAll(ctx context.Context) {
 			return
 		}
 		if _, err := c.executor.VerifyVolumesAreAttached(ctx, c.confirmed(), c.actual); err != nil {
-			c.options.Logger.Warn("not every volume can be verified", "err", err)
+			c.options.Logger.Warn("not every volume can be verified", "error", err)
 		}
 		c.lister.list(ctx)
 	}

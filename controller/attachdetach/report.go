@@ -201,7 +201,7 @@ func (r *reporter) run(ctx context.Context) {
 		r.end(name)
 		failures := r.count(name, err)
 		if err != nil {
-			r.logger.Warn("a node was not told what is attached to it", "node", name, "err", err)
+			r.logger.Warn("a node was not told what is attached to it", "node", name, "error", err)
 			r.dirty.AddAt(name, time.Now().Add(r.delay(failures)))
 		}
 	}

@@ -43,7 +43,7 @@ func (l *lister) list(ctx context.Context) {
 			return l.adoptUnknown(ctx, pluginName, found)
 		})
 		if err != nil {
-			l.logger.Warn("what the storage has attached cannot be listed", "plugin", pluginName, "err", err)
+			l.logger.Warn("what the storage has attached cannot be listed", "plugin", pluginName, "error", err)
 			continue
 		}
 		l.running[pluginName] = op

@@ -70,7 +70,7 @@ func Run(ctx context.Context, s store.Store, options Options, lead func(ctx cont
 		})
 		switch {
 		case led && errors.Is(err, store.ErrLeaseLost) && ctx.Err() == nil:
-			options.Logger.WarnContext(ctx, "leads no more", "lease", options.Name.String(), "holder", options.Holder, "err", err)
+			options.Logger.WarnContext(ctx, "leads no more", "lease", options.Name.String(), "holder", options.Holder, "error", err)
 		case !led && ctx.Err() != nil:
 			return nil //nolint:nilerr // This process never led.
 		default:

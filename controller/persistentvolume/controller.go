@@ -206,7 +206,7 @@ func (c *Controller) look(ctx context.Context, item work.Item) error {
 		if errors.Is(err, store.ErrConflict) {
 			level = slog.LevelDebug
 		}
-		c.options.Logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "err", err)
+		c.options.Logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "error", err)
 	}
 	return err
 }

@@ -119,7 +119,7 @@ func (x *index) refreshCapacity(name types.NamespacedName, object *storagev1.CSI
 	}
 	selector, err := x.selectors.ofSegment(object.NodeTopology)
 	if err != nil {
-		x.logger.Warn("the topology of a capacity is malformed: no node has it", "capacity", name.String(), "err", err)
+		x.logger.Warn("the topology of a capacity is malformed: no node has it", "capacity", name.String(), "error", err)
 		return false
 	}
 	c := &capacity{index: x, name: name, uid: object.UID, version: object.ResourceVersion, class: object.StorageClassName, selector: selector}

@@ -40,7 +40,7 @@ func main() {
 		err = server.Run(ctx)
 	}
 	if err != nil {
-		logger.Error("the driver has failed", "err", err)
+		logger.Error("the driver has failed", "error", err)
 		os.Exit(1)
 	}
 }

@@ -207,7 +207,7 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 	kept := keeper{Directory: format.Directory{Dir: p.checksDir(), Name: src.name}, plugin: p}
 	result, err := format.CheckKept(ctx, disk, fsType, kept)
 	if errors.Is(err, format.ErrNoTool) {
-		p.logger.Warn("the filesystem is mounted without a check", "device", disk, "fstype", fsType, "err", err)
+		p.logger.Warn("the filesystem is mounted without a check", "device", disk, "fstype", fsType, "error", err)
 		return nil
 	}
 	if err == nil && result.Repaired {
@@ -232,7 +232,7 @@ type keeper struct {
 func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
 	err := k.Directory.Keep(ctx, name, data)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		k.plugin.logger.Warn("there is no room for what a check needs that is killed: make room", "volume", k.Name, "directory", k.Dir, "err", err)
+		k.plugin.logger.Warn("there is no room for what a check needs that is killed: make room", "volume", k.Name, "dir", k.Dir, "error", err)
 	}
 	return err
 }

@@ -288,7 +288,7 @@ func (v *devices) tuneWhereItCan(ctx context.Context, file *os.File, handle stri
 	if tuning.DirectIO == nil || !errors.Is(err, mount.ErrUnsupported) {
 		return device, err
 	}
-	v.logger.Warn("the device stays without the direct I/O that the attributes of its volume ask for", "volume", handle, "err", err)
+	v.logger.Warn("the device stays without the direct I/O that the attributes of its volume ask for", "volume", handle, "error", err)
 	tuning.DirectIO = nil
 	return v.loops.TuneFile(ctx, file, tuning)
 }

@@ -59,7 +59,7 @@ func (f *filesystems) check(ctx context.Context, src source, device loop.Device,
 	}
 	result, err := format.CheckKept(ctx, device.Path, fsType, keeper{filesystems: f, handle: src.handle})
 	if errors.Is(err, format.ErrNoTool) {
-		f.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "err", err)
+		f.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "error", err)
 		return nil
 	}
 	if err == nil && result.Repaired {

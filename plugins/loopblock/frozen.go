@@ -204,7 +204,7 @@ func (p *Plugin) thawAllLeft(ctx context.Context) {
 		return struct{}{}, err
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		p.options.Logger.Warn("a volume may be frozen: thaw it with fsfreeze -u", "dir", p.devices.images.dir, "err", err)
+		p.options.Logger.Warn("a volume may be frozen: thaw it with fsfreeze -u", "dir", p.devices.images.dir, "error", err)
 	}
 }
 
@@ -220,7 +220,7 @@ func (p *Plugin) thawBeforeUnmount(ctx context.Context, handle string) error {
 	case errors.Is(err, mount.ErrTransient) && ctx.Err() == nil && limited.Err() == nil:
 		return fmt.Errorf("a snapshot of volume %q is being made: %w: %w", handle, volume.ErrInUse, err)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		p.options.Logger.Warn("it is not known whether the volume was left frozen", "volume", handle, "err", err)
+		p.options.Logger.Warn("it is not known whether the volume was left frozen", "volume", handle, "error", err)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func (f *filesystems) growUnused(ctx context.Context, src source, device loop.De
 	grown, err := f.growTwice(ctx, src, device)
 	switch {
 	case errors.Is(err, format.ErrNoTool), errors.Is(err, mount.ErrUnsupported), errors.Is(err, format.ErrNotGrown):
-		f.logger.Warn("the filesystem is mounted smaller than its device", "device", device.Path, "fstype", fsType, "err", err)
+		f.logger.Warn("the filesystem is mounted smaller than its device", "device", device.Path, "fstype", fsType, "error", err)
 		f.tellNotGrown(src, device, err)
 	case err != nil:
 		return err
@@ -72,7 +72,7 @@ func (f *filesystems) growTwice(ctx context.Context, src source, device loop.Dev
 	if !errors.Is(err, format.ErrNotGrown) {
 		return grown, err
 	}
-	f.logger.Warn("the filesystem has not grown, and is tried once more", "device", device.Path, "err", err)
+	f.logger.Warn("the filesystem has not grown, and is tried once more", "device", device.Path, "error", err)
 	return format.GrowKept(ctx, device.Path, keeper{filesystems: f, handle: src.handle})
 }
 
@@ -91,7 +91,7 @@ func (f *filesystems) growStaged(ctx context.Context, device, fsType, target str
 		grown, err = format.Grow(ctx, device, format.GrowOptions{MountPath: target})
 	}
 	if err != nil {
-		f.logger.Warn("the filesystem stays smaller than its device", "device", device, "fstype", fsType, "err", err)
+		f.logger.Warn("the filesystem stays smaller than its device", "device", device, "fstype", fsType, "error", err)
 	}
 	f.logExpansion(device, grown, err)
 }
@@ -117,7 +117,7 @@ func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
 	})
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		k.filesystems.logger.Warn("there is no room for what a check or growth needs that is killed: make room below the images",
-			"volume", k.handle, "what", name, "err", err)
+			"volume", k.handle, "what", name, "error", err)
 	}
 	return err
 }

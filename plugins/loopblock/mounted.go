@@ -124,7 +124,7 @@ func (m *mounts) checkOwner(ctx context.Context, there mount.MountPoint, handle 
 	}
 	if err != nil {
 		m.logger.Warn("it is not known whose file the loop device has, and it is unmounted all the same",
-			"device", there.Source, "path", there.Path, "err", err)
+			"device", there.Source, "path", there.Path, "error", err)
 		return nil
 	}
 	if !is {

@@ -236,7 +236,7 @@ func (p *Prober) ask(ctx context.Context, s *socket) {
 	if err != nil {
 		s.next = time.Now().Add(min(firstRetry<<min(s.failures, 6), lastRetry))
 		s.failures++
-		p.options.Drivers.Logger.Warn("a CSI driver is not used", "socket", s.path, "err", err)
+		p.options.Drivers.Logger.Warn("a CSI driver is not used", "socket", s.path, "error", err)
 		return
 	}
 	if s.gone || p.closed {

@@ -127,7 +127,7 @@ func (i *interceptor) log(ctx context.Context, method string, request proto.Mess
 		attributes = append(attributes, slog.String("name", r.GetName()))
 	}
 	if err != nil {
-		attributes = append(attributes, slog.Any("err", err))
+		attributes = append(attributes, slog.Any("error", err))
 	}
 	i.logger.LogAttrs(ctx, level, "csi", attributes...)
 }

@@ -200,7 +200,7 @@ func (s *volumes) notMade(v volumeRecord, err error) error {
 		return err
 	}
 	if removing := s.state.volumes.remove(v.Name); removing != nil {
-		s.logger.Warn("the record of a volume that was not made stays", "name", v.Name, "err", removing)
+		s.logger.Warn("the record of a volume that was not made stays", "name", v.Name, "error", removing)
 	}
 	return err
 }

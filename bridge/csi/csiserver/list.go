@@ -110,7 +110,7 @@ func (s *attachments) attachedTo(
 		answer, err = attacher.VolumesAreAttached(ctx, specs, node)
 	}
 	if err != nil {
-		s.logger.Warn("what is attached is told from the records", "node", node, "err", err)
+		s.logger.Warn("what is attached is told from the records", "node", node, "error", err)
 		answer = nil
 	}
 	var attached []v1.UniqueVolumeName

@@ -240,7 +240,7 @@ func (s *publisher) undoPublish(ctx context.Context, p publication, err error) {
 		return
 	}
 	if undo := s.unpublish(ctx, p); undo != nil {
-		s.logger.Warn("what a failed call to publish has begun is not undone", "volume", p.ID, "target", p.Target, "err", undo)
+		s.logger.Warn("what a failed call to publish has begun is not undone", "volume", p.ID, "target", p.Target, "error", undo)
 	}
 }
 
@@ -302,7 +302,7 @@ func (s *publisher) removePodDirs(ctx context.Context, p publication) {
 	volumes := filepath.Dir(s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name))
 	for _, dir := range []string{volumes, filepath.Dir(volumes), filepath.Dir(filepath.Dir(volumes))} {
 		if err := s.mounter.RemoveTarget(ctx, dir); err != nil {
-			s.logger.Debug("a directory stays", "path", dir, "err", err)
+			s.logger.Debug("a directory stays", "path", dir, "error", err)
 			return
 		}
 	}

@@ -240,7 +240,7 @@ func load(dir *record.Dir, logger *slog.Logger, tables ...func(record.Record) (b
 		return err
 	}
 	for _, d := range damaged {
-		logger.Error("records are damaged: what they were of is left as it is", "path", d.Path, "err", d.Err)
+		logger.Error("records are damaged: what they were of is left as it is", "path", d.Path, "error", d.Err)
 	}
 	for _, r := range records {
 		if err := give(r, tables); err != nil {

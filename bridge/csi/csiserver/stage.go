@@ -247,7 +247,7 @@ func (s *stager) undoStage(ctx context.Context, st staging, err error) {
 		return
 	}
 	if undo := s.unstage(ctx, st); undo != nil {
-		s.logger.Warn("what a failed call to stage has begun is not undone", "volume", st.ID, "err", undo)
+		s.logger.Warn("what a failed call to stage has begun is not undone", "volume", st.ID, "error", undo)
 	}
 }
 
@@ -334,7 +334,7 @@ func sameStaging(ref, path string) bool {
 // kept takes a directory that holds something else for done, and tells of it.
 func (s *resolved) kept(err error) error {
 	if errors.Is(err, volume.ErrDirectoryKept) && !outcome.IsUncertain(err) {
-		s.logger.Warn("a directory is left, with what somebody else has put there", "err", err)
+		s.logger.Warn("a directory is left, with what somebody else has put there", "error", err)
 		return nil
 	}
 	return err

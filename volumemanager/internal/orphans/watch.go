@@ -50,7 +50,7 @@ func (l *List) Examine(ctx context.Context, path string) {
 	}
 	for _, o := range found {
 		l.options.Logger.Warn("something was mounted where volumes are, and nothing is on record of it: unmount it if it is not needed",
-			"path", o.Path, "type", o.FSType, "source", o.Source)
+			"path", o.Path, "fstype", o.FSType, "source", o.Source)
 	}
 	uid, _, _ := strings.Cut(strings.TrimPrefix(path, l.options.Plugins.Host().GetPodsDir()+"/"), "/")
 	l.tellOfOrphans([]Orphan{{Path: path, PodUID: types.UID(uid)}})

@@ -151,7 +151,7 @@ func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []o
 	if len(built) == 0 {
 		return rest
 	}
-	r.options.Logger.Warn("records were missing: volumes were rebuilt from what lies under the root", "volumes", len(built), "not rebuilt", len(rest))
+	r.options.Logger.Warn("records were missing: volumes were rebuilt from what lies under the root", "volumes", len(built), "notRebuilt", len(rest))
 	// All volumes enter the actual state at once: none is unstaged before all of its pods are known.
 	for _, v := range built {
 		if err := r.options.Journal.Adopt(ctx, v.Record); err != nil {
