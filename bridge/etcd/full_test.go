@@ -38,11 +38,14 @@ type full struct {
 	dying   *v1.ConfigMap // it is being deleted, and has a finalizer
 }
 
-const finalizer = "example.com/keep"
+const (
+	finalizer = "example.com/keep"
+	quota     = 16 << 20 // bytes
+)
 
 func newFull(t *testing.T) *full {
 	t.Helper()
-	c := newClusterOf(t, 16<<20)
+	c := newClusterOf(t, quota)
 	client := c.clientOf()
 	f := &full{T: t, client: client, store: c.store(client, "/full")}
 	f.kept, f.dying = f.create(ballast("kept", finalizer)), f.create(ballast("dying", finalizer))
@@ -81,7 +84,8 @@ func (f *full) fill() {
 	require.ErrorIs(f, err, store.ErrFull)
 }
 
-// makeRoom does what the error of a full etcd says, after objects were deleted.
+// makeRoom does what the error of a full etcd says but for the alarm, after objects were deleted. Each member compacts in its own time, and one that
+// has not yet keeps its size when it is defragmented: it is defragmented again until it has shrunk.
 func (f *full) makeRoom() {
 	f.Helper()
 	now, err := f.client.Get(f.Context(), "x")
@@ -89,11 +93,20 @@ func (f *full) makeRoom() {
 	_, err = f.client.Compact(f.Context(), now.Header.Revision, clientv3.WithCompactPhysical())
 	require.NoError(f, err)
 	for _, member := range f.client.Endpoints() {
-		_, err = f.client.Defragment(f.Context(), member)
-		require.NoError(f, err)
+		require.EventuallyWithT(f, func(c *assert.CollectT) {
+			_, err := f.client.Defragment(f.Context(), member)
+			require.NoError(c, err)
+			status, err := f.client.Status(f.Context(), member)
+			require.NoError(c, err)
+			assert.Less(c, status.DbSize, int64(quota-len(f.kept.Data["a"])), "the size of %s", member)
+		}, time.Minute, 10*time.Millisecond)
 	}
-	_, err = f.client.AlarmDisarm(f.Context(), &clientv3.AlarmMember{})
-	require.NoError(f, err)
+}
+
+// disarm takes the alarm back. A member that found itself full before it was defragmented may raise it once more.
+func (f *full) disarm(t require.TestingT) {
+	_, err := f.client.AlarmDisarm(f.Context(), &clientv3.AlarmMember{})
+	require.NoError(t, err)
 }
 
 // requireDeleted reads the deletion of an object from a watch, and returns its version.
@@ -156,8 +169,12 @@ func TestAFullEtcdStillDeletes(t *testing.T) {
 	require.NoError(t, err, "what was refused has not happened")
 
 	f.makeRoom()
-	createdAgain := f.create(ballast("data-0"))
-	assert.NotEqual(t, f.objects[0].UID, createdAgain.UID)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		f.disarm(c)
+		createdAgain, err := store.Create(ctx, f.store, ballast("data-0"))
+		require.NoError(c, err)
+		assert.NotEqual(c, f.objects[0].UID, createdAgain.UID)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 func (f *full) commit(writes ...store.Write) error {
@@ -204,9 +221,8 @@ func TestLeasesOfAFullEtcd(t *testing.T) {
 		case err := <-acquired:
 			require.NoError(t, err)
 			return
-		default: // A request that found a member full before it was defragmented may have raised the alarm once more.
-			_, err := f.client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
-			require.NoError(t, err)
+		default:
+			f.disarm(t)
 			pause(ctx, 50*time.Millisecond)
 		}
 	}
