@@ -51,7 +51,7 @@ type Applied struct {
 // filled in. Otherwise an error for one object does not stop the others, and Apply returns the applied objects with the
 // error. If a store fills in defaults, as a Kubernetes API server does, use that store's own tool.
 func Apply(ctx context.Context, s Store, objects []runtime.Object) ([]Applied, error) {
-	prepared, err := prepareAll(objects)
+	prepared, err := prepareAll(KindsOf(s), objects)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func applyRank(object Object) int {
 const applyTries = 10
 
 func applyOne(ctx context.Context, s Store, wanted Object) (Applied, error) {
-	key, err := KeyOf(wanted)
+	key, err := KindsOf(s).KeyOf(wanted)
 	if err != nil {
 		return Applied{}, err
 	}

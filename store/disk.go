@@ -47,6 +47,9 @@ var (
 type DiskOptions struct {
 	// History is how many writes per kind are remembered for watches; 0 means 4,096.
 	History int
+	// Kinds are the kinds that the store keeps; nil means those of [Kinds]. A directory that has objects of another kind is not
+	// opened: the error matches [ErrNewer].
+	Kinds *KindTable
 	// MaxObjectBytes is how large one object may be, and MaxBytes how large all are together, as JSON. Zero means 1.5 MiB and 2 GiB.
 	MaxObjectBytes, MaxBytes int64
 	// CompactBytes is how large the journal becomes, at least, before a snapshot takes its place; 0 means 8 MiB.
@@ -157,7 +160,7 @@ func OpenDisk(path string, options DiskOptions) (*Disk, error) {
 // openFiles opens the store in a directory that is locked.
 func openFiles(files journal.Files, options DiskOptions) (*Disk, error) {
 	s := &Disk{
-		memory: NewMemory(MemoryOptions{History: options.History}), options: options.withDefaults(),
+		memory: NewMemory(MemoryOptions{History: options.History, Kinds: options.Kinds}), options: options.withDefaults(),
 		files: files, sizes: map[Key]int64{},
 	}
 	s.close = sync.OnceValue(s.closeFiles)
@@ -338,6 +341,9 @@ func (s *Disk) sayClosed() {
 	}
 }
 
+// Kinds returns the kinds that the store keeps.
+func (s *Disk) Kinds() *KindTable { return s.memory.table }
+
 // Get implements [Store].
 func (s *Disk) Get(ctx context.Context, key Key) (runtime.Object, error) {
 	return s.memory.Get(ctx, key)
@@ -374,7 +380,7 @@ func (s *Disk) Commit(ctx context.Context, t Transaction) ([]runtime.Object, err
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	plan, err := NewTransactionPlan(t)
+	plan, err := s.options.Kinds.NewTransactionPlan(t)
 	if err != nil {
 		return nil, err
 	}

@@ -87,7 +87,7 @@ func (s *Disk) objects() []Object {
 	var all []Object
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
-	for _, kind := range Kinds() {
+	for _, kind := range s.memory.table.Kinds() {
 		all = slices.AppendSeq(all, maps.Values(s.memory.kinds[kind].objects))
 	}
 	return all

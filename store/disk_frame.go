@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"reflect"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -172,7 +171,7 @@ func (p parsedFile) unwritten(base uint64) bool {
 }
 
 // decode returns the object of a write.
-func (w frameWrite) decode() (Object, error) {
+func (w frameWrite) decode(kinds *KindTable) (Object, error) {
 	var meta struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
@@ -181,14 +180,7 @@ func (w frameWrite) decode() (Object, error) {
 		return nil, fmt.Errorf("%w: object of version %d: %w", errFrame, w.Version, err)
 	}
 	kind := schema.FromAPIVersionAndKind(meta.APIVersion, meta.Kind)
-	for _, known := range knownKinds {
-		if known.kind != kind {
-			continue
-		}
-		obj, ok := reflect.TypeAssert[Object](reflect.New(reflect.TypeOf(known.object).Elem()))
-		if !ok {
-			break
-		}
+	if obj := kinds.newObject(kind); obj != nil {
 		if err := json.Unmarshal(w.Object, obj); err != nil {
 			return nil, fmt.Errorf("%w: object of version %d: %w", errFrame, w.Version, err)
 		}

@@ -196,7 +196,7 @@ func (l *loading) loadSnapshot() error {
 	count := 0
 	for _, f := range slices.Concat(p.frames, p.rest) {
 		for _, w := range f.Writes {
-			obj, err := w.decode()
+			obj, err := w.decode(l.memory.table)
 			if err != nil {
 				if err := l.note(name, 0, err); err != nil {
 					return err
@@ -303,7 +303,7 @@ func (l *loading) checkTail(base uint64, p parsedFile) error {
 
 // replay does one write of a journal again, which is to follow on version at.
 func (l *loading) replay(name string, at *uint64, w frameWrite) error {
-	obj, err := w.decode()
+	obj, err := w.decode(l.memory.table)
 	if err == nil && w.Version != *at+1 {
 		err = fmt.Errorf("%w: version %d comes after %d", errFrame, w.Version, *at)
 	}
@@ -313,7 +313,7 @@ func (l *loading) replay(name string, at *uint64, w frameWrite) error {
 			return err
 		}
 	}
-	key, err := KeyOf(obj)
+	key, err := l.memory.table.KeyOf(obj)
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (l *loading) replay(name string, at *uint64, w frameWrite) error {
 
 // put keeps an object.
 func (l *loading) put(obj Object, size int) error {
-	key, err := KeyOf(obj)
+	key, err := l.memory.table.KeyOf(obj)
 	if err != nil {
 		return err
 	}

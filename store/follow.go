@@ -41,7 +41,7 @@ type follower[T Object] struct {
 
 func follow[T Object](ctx context.Context, s Store, options MirrorOptions, to follower[T]) {
 	var zero T
-	kind, _ := KindOf(zero) // If this fails, the list below fails too, and reports it.
+	kind, _ := KindsOf(s).KindOf(zero) // If this fails, the list below fails too, and reports it.
 	failures := 0
 	policy := backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}.WithDefaults()
 	for ctx.Err() == nil {

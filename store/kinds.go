@@ -1,14 +1,11 @@
 package store
 
 import (
-	"fmt"
-	"reflect"
-	"strings"
+	"errors"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -67,69 +64,30 @@ var knownKinds = [...]knownKind{
 	{kind: VolumeAttributesClasses, object: &storagev1.VolumeAttributesClass{}},
 }
 
-// Kinds returns every kind that a store keeps, sorted by name.
-func Kinds() []schema.GroupVersionKind {
-	kinds := make([]schema.GroupVersionKind, 0, len(knownKinds))
-	for _, k := range knownKinds {
-		kinds = append(kinds, k.kind)
-	}
-	return kinds
-}
+var (
+	errIncompleteKind = errors.New("give its group, its version and its name")
+	errKindType       = errors.New("its object must be a pointer to a struct")
+	errKindTwice      = errors.New("there is a kind of that name or Go type already")
+)
 
-// KindOf returns the kind of obj by its Go type, whatever its TypeMeta says. A type that no store keeps is an error
+// Kinds returns every kind that each store keeps, sorted by name.
+func Kinds() []schema.GroupVersionKind { return (*KindTable)(nil).Kinds() }
+
+// KindOf returns the kind of obj by its Go type, whatever its TypeMeta says. A type that is none of [Kinds] is an error
 // that matches [ErrInvalid].
 func KindOf(obj runtime.Object) (schema.GroupVersionKind, error) {
-	t := reflect.TypeOf(obj)
-	for _, k := range knownKinds {
-		if reflect.TypeOf(k.object) == t {
-			return k.kind, nil
-		}
-	}
-	return schema.GroupVersionKind{}, fmt.Errorf("%T is none of the kinds that a store keeps (%s): %w",
-		obj, kindNames(), ErrInvalid)
+	return (*KindTable)(nil).KindOf(obj)
 }
 
-// Namespaced reports whether objects of kind live in a namespace. A kind that no store keeps is an error that matches
+// Namespaced reports whether objects of kind live in a namespace. A kind that is none of [Kinds] is an error that matches
 // [ErrInvalid].
 func Namespaced(kind schema.GroupVersionKind) (bool, error) {
-	for _, k := range knownKinds {
-		if k.kind == kind {
-			return k.namespaced, nil
-		}
-	}
-	return false, fmt.Errorf("kind %q is none of those that a store keeps (%s): %w", kind, kindNames(), ErrInvalid)
+	return (*KindTable)(nil).Namespaced(kind)
 }
 
-// KeyOf returns the key of obj. The error matches [ErrInvalid] when no store keeps its type or obj is nil; its name is
+// KeyOf returns the key of obj. The error matches [ErrInvalid] when its type is none of [Kinds] or obj is nil; its name is
 // not checked: see [Validate].
-func KeyOf(obj runtime.Object) (Key, error) {
-	kind, err := KindOf(obj)
-	if err != nil {
-		return Key{}, err
-	}
-	if reflect.ValueOf(obj).IsNil() {
-		return Key{}, fmt.Errorf("%s is nil: %w", kind.Kind, ErrInvalid)
-	}
-	meta, ok := obj.(metav1.Object)
-	if !ok {
-		return Key{}, fmt.Errorf("%T has no metadata: %w", obj, ErrInvalid)
-	}
-	return Key{Kind: kind, Namespace: meta.GetNamespace(), Name: meta.GetName()}, nil
-}
+func KeyOf(obj runtime.Object) (Key, error) { return (*KindTable)(nil).KeyOf(obj) }
 
 // NewScheme returns a new scheme of apimachinery that knows [Kinds], for codecs.
-func NewScheme() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	for _, k := range knownKinds {
-		scheme.AddKnownTypeWithName(k.kind, k.object)
-	}
-	return scheme
-}
-
-func kindNames() string {
-	names := make([]string, 0, len(knownKinds))
-	for _, k := range knownKinds {
-		names = append(names, k.kind.Kind)
-	}
-	return strings.Join(names, ", ")
-}
+func NewScheme() *runtime.Scheme { return (*KindTable)(nil).NewScheme() }

@@ -13,7 +13,7 @@ import (
 // created when any object is malformed (the error matches [ErrInvalid]) or two have one name (it matches
 // [ErrAlreadyExists]). When the store refuses one, those before it have been created and are returned too.
 func Load(ctx context.Context, s Store, objects []runtime.Object) ([]runtime.Object, error) {
-	prepared, err := prepareAll(objects)
+	prepared, err := prepareAll(KindsOf(s), objects)
 	if err != nil {
 		return nil, err
 	}
@@ -29,11 +29,11 @@ func Load(ctx context.Context, s Store, objects []runtime.Object) ([]runtime.Obj
 }
 
 // prepareAll returns copies of objects that a store can be given.
-func prepareAll(objects []runtime.Object) ([]Object, error) {
+func prepareAll(kinds *KindTable, objects []runtime.Object) ([]Object, error) {
 	prepared := make([]Object, 0, len(objects))
 	seen := make(map[Key]bool, len(objects))
 	for i, obj := range objects {
-		copied, key, err := prepareLoad(obj)
+		copied, key, err := prepareLoad(kinds, obj)
 		if err != nil {
 			return nil, fmt.Errorf("object %d: %w", i+1, err)
 		}
@@ -46,8 +46,8 @@ func prepareAll(objects []runtime.Object) ([]Object, error) {
 	return prepared, nil
 }
 
-func prepareLoad(obj runtime.Object) (Object, Key, error) {
-	key, err := KeyOf(obj)
+func prepareLoad(kinds *KindTable, obj runtime.Object) (Object, Key, error) {
+	key, err := kinds.KeyOf(obj)
 	if err != nil {
 		return nil, Key{}, err
 	}
@@ -55,7 +55,7 @@ func prepareLoad(obj runtime.Object) (Object, Key, error) {
 	if err != nil {
 		return nil, Key{}, err
 	}
-	namespaced, err := Namespaced(key.Kind)
+	namespaced, err := kinds.Namespaced(key.Kind)
 	if err != nil {
 		return nil, Key{}, err
 	}
@@ -64,5 +64,5 @@ func prepareLoad(obj runtime.Object) (Object, Key, error) {
 		copied.SetNamespace(key.Namespace)
 	}
 	copied.SetResourceVersion("")
-	return copied, key, key.Validate()
+	return copied, key, kinds.ValidateKey(key)
 }

@@ -41,12 +41,15 @@ func (e *ManifestError) Unwrap() []error { return []error{e.Err, ErrInvalid} }
 // Decode reads a manifest: YAML or JSON, one document or several, each an object of one of [Kinds] or a List of such.
 // It is strict: an unknown field, a field given twice and an unknown kind are each a [*ManifestError]. Documents that
 // hold nothing but comments are left out. An error of r is returned as it is.
-func Decode(r io.Reader) ([]runtime.Object, error) {
+func Decode(r io.Reader) ([]runtime.Object, error) { return (*KindTable)(nil).Decode(r) }
+
+// Decode is the function [Decode] for the kinds of the table.
+func (t *KindTable) Decode(r io.Reader) ([]runtime.Object, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("read the manifest: %w", err)
 	}
-	decoder := newManifestDecoder()
+	decoder := newManifestDecoder(t)
 	var objects []runtime.Object
 	for i, doc := range splitDocuments(data) {
 		decoded, item, err := decoder.document(doc.text)
@@ -129,12 +132,15 @@ func trimStart(doc document) (document, bool) {
 }
 
 // manifestDecoder decodes single documents.
-type manifestDecoder struct{ strict *kjson.Serializer }
+type manifestDecoder struct {
+	kinds  *KindTable
+	strict *kjson.Serializer
+}
 
-func newManifestDecoder() manifestDecoder {
-	scheme := NewScheme()
+func newManifestDecoder(kinds *KindTable) manifestDecoder {
+	scheme := kinds.NewScheme()
 	options := kjson.SerializerOptions{Yaml: true, Strict: true}
-	return manifestDecoder{kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, options)}
+	return manifestDecoder{kinds, kjson.NewSerializerWithOptions(kjson.DefaultMetaFactory, scheme, scheme, options)}
 }
 
 // manifestList is an object of kind List.
@@ -177,15 +183,15 @@ func (d manifestDecoder) object(text []byte) (runtime.Object, error) {
 		return nil, errors.New("it needs an apiVersion and a kind")
 	case runtime.IsNotRegisteredError(err) && kind != nil:
 		return nil, fmt.Errorf("kind %q of apiVersion %q is none that can be used here: %s",
-			kind.Kind, kind.GroupVersion(), qualifiedKinds())
+			kind.Kind, kind.GroupVersion(), qualifiedKinds(d.kinds))
 	default:
 		return nil, err
 	}
 }
 
-func qualifiedKinds() string {
+func qualifiedKinds(kinds *KindTable) string {
 	var names []string
-	for _, k := range Kinds() {
+	for _, k := range kinds.Kinds() {
 		names = append(names, k.Kind+" ("+k.GroupVersion().String()+")")
 	}
 	return "use " + strings.Join(names, ", ")

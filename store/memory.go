@@ -20,6 +20,8 @@ type MemoryOptions struct {
 	// History is how many writes per kind are remembered for watches; 0 means 4,096. A watch that falls
 	// further behind is closed, and cannot be resumed.
 	History int
+	// Kinds are the kinds that the store keeps; nil means those of [Kinds].
+	Kinds *KindTable
 }
 
 // Memory is a [Store] and a [Transactor] in the memory of this process. It keeps nothing beyond it. Make one with [NewMemory].
@@ -28,6 +30,7 @@ type MemoryOptions struct {
 // of the watch or when the history no longer reaches back to where the watch is.
 type Memory struct {
 	history int
+	table   *KindTable
 
 	mu      sync.Mutex // never held over a copy, a channel send or a call that could wait
 	version uint64     // of the last write
@@ -44,19 +47,22 @@ type memoryKind struct {
 
 // NewMemory returns an empty store. It starts nothing.
 func NewMemory(options MemoryOptions) *Memory {
-	m := &Memory{history: options.History, kinds: map[schema.GroupVersionKind]*memoryKind{}}
+	m := &Memory{history: options.History, table: options.Kinds, kinds: map[schema.GroupVersionKind]*memoryKind{}}
 	if m.history <= 0 {
 		m.history = defaultHistory
 	}
-	for _, kind := range Kinds() {
+	for _, kind := range options.Kinds.Kinds() {
 		m.kinds[kind] = &memoryKind{objects: map[Key]Object{}, log: memoryLog{limit: m.history}}
 	}
 	return m
 }
 
+// Kinds returns the kinds that the store keeps.
+func (m *Memory) Kinds() *KindTable { return m.table }
+
 // Get implements [Store].
 func (m *Memory) Get(ctx context.Context, key Key) (runtime.Object, error) {
-	if err := ready(ctx, key); err != nil {
+	if err := m.ready(ctx, key); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -98,7 +104,7 @@ func (m *Memory) Commit(ctx context.Context, t Transaction) ([]runtime.Object, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	plan, err := NewTransactionPlan(t)
+	plan, err := m.table.NewTransactionPlan(t)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +173,7 @@ func (m *Memory) write(key Key, event EventType, obj Object) {
 
 // List implements [Store].
 func (m *Memory) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (List, error) {
-	if err := readyKind(ctx, kind); err != nil {
+	if err := m.readyKind(ctx, kind); err != nil {
 		return List{}, err
 	}
 	type item struct {
@@ -196,17 +202,17 @@ func (m *Memory) List(ctx context.Context, kind schema.GroupVersionKind, namespa
 	return list, nil
 }
 
-func ready(ctx context.Context, key Key) error {
+func (m *Memory) ready(ctx context.Context, key Key) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return key.Validate()
+	return m.table.ValidateKey(key)
 }
 
-func readyKind(ctx context.Context, kind schema.GroupVersionKind) error {
+func (m *Memory) readyKind(ctx context.Context, kind schema.GroupVersionKind) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	_, err := Namespaced(kind)
+	_, err := m.table.Namespaced(kind)
 	return err
 }

@@ -61,7 +61,7 @@ func (l *memoryLog) after(version uint64) (writes []memoryWrite, grown <-chan st
 // Watch implements [Store]. The goroutine behind the channel ends, and closes it, when ctx ends or when the receiver is
 // so far behind that the history no longer reaches back to it.
 func (m *Memory) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan Event, error) {
-	if err := readyKind(ctx, kind); err != nil {
+	if err := m.readyKind(ctx, kind); err != nil {
 		return nil, err
 	}
 	from, err := strconv.ParseUint(version, 10, 64)

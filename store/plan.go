@@ -37,14 +37,19 @@ type PlannedWrite struct {
 
 // NewTransactionPlan checks t, whose leases are those of a [NewLeaseObjects], and copies its objects. Errors match [ErrInvalid].
 func NewTransactionPlan(t Transaction) (*TransactionPlan, error) {
+	return (*KindTable)(nil).NewTransactionPlan(t)
+}
+
+// NewTransactionPlan is the function [NewTransactionPlan] for the kinds of the table.
+func (k *KindTable) NewTransactionPlan(t Transaction) (*TransactionPlan, error) {
 	p := &TransactionPlan{transaction: t, drafts: make([]draft, 0, len(t.Writes))}
 	for i, c := range t.Conditions {
-		if err := c.validate(); err != nil {
+		if err := c.validate(k); err != nil {
 			return nil, fmt.Errorf("condition %d: %w", i+1, err)
 		}
 	}
 	for i, w := range t.Writes {
-		d, err := w.draft()
+		d, err := w.draft(k)
 		if err != nil {
 			return nil, p.inWrite(i, err)
 		}
@@ -106,12 +111,12 @@ func (p *TransactionPlan) inWrite(i int, err error) error {
 	return fmt.Errorf("write %d of %d: %w", i+1, len(p.transaction.Writes), err)
 }
 
-func (w Write) draft() (draft, error) {
+func (w Write) draft(kinds *KindTable) (draft, error) {
 	switch w.Kind {
 	case WriteDelete:
-		return draft{key: w.Key, kind: w.Kind, preconditions: w.Preconditions}, w.Key.Validate()
+		return draft{key: w.Key, kind: w.Kind, preconditions: w.Preconditions}, kinds.ValidateKey(w.Key)
 	case WriteCreate, WriteUpdate:
-		key, copied, err := accept(w.Object)
+		key, copied, err := accept(kinds, w.Object)
 		if err != nil {
 			return draft{}, err
 		}
@@ -122,8 +127,8 @@ func (w Write) draft() (draft, error) {
 }
 
 // accept checks what a writer gave and returns the store's own copy of it.
-func accept(obj runtime.Object) (Key, Object, error) {
-	key, _, err := Validate(obj)
+func accept(kinds *KindTable, obj runtime.Object) (Key, Object, error) {
+	key, _, err := kinds.Validate(obj)
 	if err != nil {
 		return Key{}, nil, err
 	}

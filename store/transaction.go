@@ -76,11 +76,11 @@ func ToDelete(key Key, preconditions Preconditions) Write {
 	return Write{Kind: WriteDelete, Key: key, Preconditions: preconditions}
 }
 
-func (c ObjectCondition) validate() error {
+func (c ObjectCondition) validate(kinds *KindTable) error {
 	if c.Absent && c.Preconditions != (Preconditions{}) {
 		return fmt.Errorf("%s cannot be absent and have a UID or a version: %w", c.Key, ErrInvalid)
 	}
-	return c.Key.Validate()
+	return kinds.ValidateKey(c.Key)
 }
 
 // check reports whether the condition holds of obj, which is nil when there is no object of that key. The error matches

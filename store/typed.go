@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Object is a pointer to one of the types of k8s.io/api that a store keeps, such as *v1.PersistentVolume.
+// Object is a pointer to a type that a store keeps, such as *v1.PersistentVolume.
 type Object interface {
 	runtime.Object
 	metav1.Object
@@ -17,7 +17,7 @@ type Object interface {
 // Get returns the object of type T with that namespace ("" for a kind without) and name. Errors are those of the store.
 func Get[T Object](ctx context.Context, s Store, namespace, name string) (T, error) {
 	var zero T
-	kind, err := KindOf(zero)
+	kind, err := KindsOf(s).KindOf(zero)
 	if err != nil {
 		return zero, err
 	}
@@ -29,7 +29,7 @@ func Get[T Object](ctx context.Context, s Store, namespace, name string) (T, err
 // which a watch goes on.
 func ListOf[T Object](ctx context.Context, s Store, namespace string) (items []T, version string, err error) {
 	var zero T
-	kind, err := KindOf(zero)
+	kind, err := KindsOf(s).KindOf(zero)
 	if err != nil {
 		return nil, "", err
 	}
@@ -65,7 +65,7 @@ func Update[T Object](ctx context.Context, s Store, obj T) (T, error) {
 // alone, with an error that matches [ErrConflict]. Changes that others made meanwhile do not hinder it. An obj without a
 // UID was not read from a store, and is an error that matches [ErrInvalid].
 func Delete[T Object](ctx context.Context, s Store, obj T) error {
-	key, err := KeyOf(obj)
+	key, err := KindsOf(s).KeyOf(obj)
 	if err != nil {
 		return err
 	}

@@ -9,15 +9,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Validate checks what every store checks of an object before it keeps it: that its kind is known, that its name and
+// Validate checks what every store checks of an object before it keeps it: that its kind is one of [Kinds], that its name and
 // namespace are those that Kubernetes allows, that it has a namespace exactly when its kind asks for one, and that all its strings
 // are UTF-8. The error matches [ErrInvalid] and says what to change. It returns the object's key and metadata.
-func Validate(obj runtime.Object) (Key, metav1.Object, error) {
-	key, err := KeyOf(obj)
+func Validate(obj runtime.Object) (Key, metav1.Object, error) { return (*KindTable)(nil).Validate(obj) }
+
+// Validate is the function [Validate] for the kinds of the table.
+func (t *KindTable) Validate(obj runtime.Object) (Key, metav1.Object, error) {
+	key, err := t.KeyOf(obj)
 	if err != nil {
 		return Key{}, nil, err
 	}
-	if err := key.Validate(); err != nil {
+	if err := t.ValidateKey(key); err != nil {
 		return Key{}, nil, err
 	}
 	meta, ok := obj.(metav1.Object)
@@ -27,10 +30,13 @@ func Validate(obj runtime.Object) (Key, metav1.Object, error) {
 	return key, meta, checkText(key, obj)
 }
 
-// Validate checks that the kind is known, that the name is a DNS subdomain, and that the namespace is a DNS label, or
+// Validate checks that the kind is one of [Kinds], that the name is a DNS subdomain, and that the namespace is a DNS label, or
 // empty for a kind that has none. The error matches [ErrInvalid].
-func (k Key) Validate() error {
-	namespaced, err := Namespaced(k.Kind)
+func (k Key) Validate() error { return (*KindTable)(nil).ValidateKey(k) }
+
+// ValidateKey is the method Validate of [Key] for the kinds of the table.
+func (t *KindTable) ValidateKey(k Key) error {
+	namespaced, err := t.Namespaced(k.Kind)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func WaitForNone[T Object](ctx context.Context, s Store, unwanted func(T) bool) 
 		if err != nil {
 			return err
 		}
-		left := first(objects, unwanted)
+		left := first(KindsOf(s), objects, unwanted)
 		if left == "" {
 			return nil
 		}
@@ -31,12 +31,12 @@ func WaitForNone[T Object](ctx context.Context, s Store, unwanted func(T) bool) 
 }
 
 // first names the first object that is unwanted; empty when there is none.
-func first[T Object](objects []T, unwanted func(T) bool) string {
+func first[T Object](kinds *KindTable, objects []T, unwanted func(T) bool) string {
 	for _, object := range objects {
 		if !unwanted(object) {
 			continue
 		}
-		if key, err := KeyOf(object); err == nil {
+		if key, err := kinds.KeyOf(object); err == nil {
 			return key.String()
 		}
 		return object.GetName()
@@ -49,7 +49,7 @@ func waitForChange[T Object](ctx context.Context, s Store, version string) error
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var zero T
-	kind, err := KindOf(zero)
+	kind, err := KindsOf(s).KindOf(zero)
 	if err != nil {
 		return err
 	}

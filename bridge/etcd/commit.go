@@ -27,7 +27,7 @@ func (s *Store) Commit(ctx context.Context, t store.Transaction) ([]runtime.Obje
 	defer release()
 	leases := t.Leases
 	t.Leases = nil // They are etcd's own.
-	plan, err := store.NewTransactionPlan(t)
+	plan, err := s.kinds.NewTransactionPlan(t)
 	if err != nil {
 		return nil, err
 	}

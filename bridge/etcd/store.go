@@ -24,6 +24,8 @@ type Options struct {
 	// MaxCalls is how many calls of etcd are made at a time, beside those for leases and watches; the others wait for one to be
 	// answered. Zero means 128.
 	MaxCalls int
+	// Kinds are the kinds that the store keeps; nil means those of [store.Kinds]. All who use the prefix give the same.
+	Kinds *store.KindTable
 	// Logger gets failures that are waited out; nil discards it.
 	Logger *slog.Logger
 }
@@ -35,6 +37,7 @@ const defaultMaxCalls = 128
 // from several goroutines at once.
 type Store struct {
 	client *clientv3.Client
+	kinds  *store.KindTable
 	keys   keys
 	codec  codec
 	slots  slots
@@ -63,13 +66,16 @@ func New(client *clientv3.Client, options Options) (*Store, error) {
 	}
 	return &Store{
 		slots: make(slots, options.MaxCalls), client: client, keys: keys{strings.TrimSuffix(options.Prefix, "/") + "/"},
-		codec: codec{store.NewScheme()}, logger: options.Logger,
+		kinds: options.Kinds, codec: codec{options.Kinds.NewScheme()}, logger: options.Logger,
 	}, nil
 }
 
+// Kinds returns the kinds that the store keeps.
+func (s *Store) Kinds() *store.KindTable { return s.kinds }
+
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
-	if err := key.Validate(); err != nil {
+	if err := s.kinds.ValidateKey(key); err != nil {
 		return nil, err
 	}
 	response, err := s.get(ctx, s.keys.ofObject(key))
@@ -116,7 +122,7 @@ const pageSize = 500
 
 // List implements [store.Store]. All pages of a long list are true at one revision.
 func (s *Store) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
-	if _, err := store.Namespaced(kind); err != nil {
+	if _, err := s.kinds.Namespaced(kind); err != nil {
 		return store.List{}, err
 	}
 	prefix := s.keys.ofObjects(kind, namespace)

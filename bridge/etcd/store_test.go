@@ -50,6 +50,23 @@ func TestStore(t *testing.T) {
 		_, err = s.List(t.Context(), store.PersistentVolumes, "")
 		require.ErrorIs(t, err, store.ErrInvalid)
 	})
+	t.Run("OtherKindsAreKept", func(t *testing.T) {
+		kinds, err := store.NewKindTable(store.Kind{
+			GroupVersionKind: v1.SchemeGroupVersion.WithKind("Service"), Object: &v1.Service{}, Namespaced: true,
+		})
+		require.NoError(t, err)
+		s, err := etcd.New(client, etcd.Options{Prefix: "/kinds", Kinds: kinds})
+		require.NoError(t, err)
+		created, err := store.Create(t.Context(), s, &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}})
+		require.NoError(t, err)
+		listed, version, err := store.ListOf[*v1.Service](t.Context(), s, "")
+		require.NoError(t, err)
+		assert.Equal(t, []*v1.Service{created}, listed)
+		events, err := s.Watch(t.Context(), created.GroupVersionKind(), "", version)
+		require.NoError(t, err)
+		require.NoError(t, store.Delete(t.Context(), s, created))
+		assert.Equal(t, store.Deleted, (<-events).Type)
+	})
 	t.Run("TooManyWritesAreInvalid", func(t *testing.T) {
 		var tx store.Transaction
 		for i := range 200 {

@@ -18,7 +18,7 @@ import (
 // Watch implements [store.Store]. It goes on through another member when its own is lost. The goroutine behind the channel ends
 // with ctx, and when the watch cannot go on.
 func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, from string) (<-chan store.Event, error) {
-	if _, err := store.Namespaced(kind); err != nil {
+	if _, err := s.kinds.Namespaced(kind); err != nil {
 		return nil, err
 	}
 	at, err := parseVersion(from)

@@ -23,6 +23,7 @@ var errStopped = errors.New("its informer has stopped")
 // feed gives to any number of watches what one informer tells. The informer's goroutine for this handler writes the log; each watch
 // has one that reads it at its own pace.
 type feed struct {
+	kinds    *store.KindTable
 	kind     schema.GroupVersionKind
 	informer cache.SharedInformer
 
@@ -216,7 +217,7 @@ func (r *reader) tell(ctx context.Context, t told) bool {
 	if t.version <= r.after || r.namespace != "" && t.object.GetNamespace() != r.namespace {
 		return true
 	}
-	obj, err := received(copyOf(t.object), nil)
+	obj, err := received(r.feed.kinds, copyOf(t.object), nil)
 	if err != nil {
 		return false
 	}

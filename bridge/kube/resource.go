@@ -82,40 +82,64 @@ type statusClient[T store.Object, L objectList] interface {
 	UpdateStatus(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
 }
 
+// Resource is the client of a kind that is not in k8s.io/api. Make it with [Whole] or [WithStatus].
+type Resource struct {
+	in func(kinds *store.KindTable, namespace string) resource
+}
+
+// Whole returns the resource of a kind that the API server writes as a whole, by the clients of client-go's kind for a namespace; for
+// a kind without namespaces it is given "".
+func Whole[C typedClient[T, L], T store.Object, L objectList](client func(namespace string) C) Resource {
+	return Resource{func(kinds *store.KindTable, namespace string) resource {
+		c := client(namespace)
+		return typed[T, L]{kinds, c, c.Update}
+	}}
+}
+
+// WithStatus returns the resource of a kind whose status the API server writes apart, likewise. The field of the status is named
+// Status.
+func WithStatus[C statusClient[T, L], T store.Object, L objectList](client func(namespace string) C) Resource {
+	return Resource{func(kinds *store.KindTable, namespace string) resource {
+		c := client(namespace)
+		return typed[T, L]{kinds, c, c.UpdateStatus}
+	}}
+}
+
 // typed is a resource by a client of its type.
 type typed[T store.Object, L objectList] struct {
+	kinds        *store.KindTable
 	client       typedClient[T, L]
 	writesStatus func(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
 }
 
 // whole returns the resource of a kind that is written as a whole.
 func whole[T store.Object, L objectList](client typedClient[T, L]) resource {
-	return typed[T, L]{client, client.Update}
+	return typed[T, L]{nil, client, client.Update}
 }
 
 // withStatus returns the resource of a kind whose status is written apart.
 func withStatus[T store.Object, L objectList](client statusClient[T, L]) resource {
-	return typed[T, L]{client, client.UpdateStatus}
+	return typed[T, L]{nil, client, client.UpdateStatus}
 }
 
 func (r typed[T, L]) get(ctx context.Context, name string) (store.Object, error) {
 	obj, err := r.client.Get(ctx, name, metav1.GetOptions{})
-	return received(obj, err)
+	return received(r.kinds, obj, err)
 }
 
 func (r typed[T, L]) create(ctx context.Context, obj store.Object) (store.Object, error) {
 	created, err := r.client.Create(ctx, obj.(T), metav1.CreateOptions{}) //nolint:forcetypeassert // The resource is found by the type.
-	return received(created, err)
+	return received(r.kinds, created, err)
 }
 
 func (r typed[T, L]) update(ctx context.Context, obj store.Object) (store.Object, error) {
 	updated, err := r.client.Update(ctx, obj.(T), metav1.UpdateOptions{}) //nolint:forcetypeassert // The resource is found by the type.
-	return received(updated, err)
+	return received(r.kinds, updated, err)
 }
 
 func (r typed[T, L]) updateStatus(ctx context.Context, obj store.Object) (store.Object, error) {
 	updated, err := r.writesStatus(ctx, obj.(T), metav1.UpdateOptions{}) //nolint:forcetypeassert // The resource is found by the type.
-	return received(updated, err)
+	return received(r.kinds, updated, err)
 }
 
 func (r typed[T, L]) delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
@@ -130,7 +154,7 @@ func (r typed[T, L]) list(ctx context.Context, options metav1.ListOptions) (page
 	p := page{version: list.GetResourceVersion(), more: list.GetContinue()}
 	// Each in a memory of its own: whoever keeps one keeps no more.
 	err = meta.EachListItemWithAlloc(list, func(item runtime.Object) error {
-		obj, err := received(item.(T), nil) //nolint:forcetypeassert // It is a list of these.
+		obj, err := received(r.kinds, item.(T), nil) //nolint:forcetypeassert // It is a list of these.
 		p.objects = append(p.objects, obj)
 		return err
 	})
@@ -144,11 +168,11 @@ func (r typed[T, L]) watch(ctx context.Context, options metav1.ListOptions) (wat
 // received returns an object that came from the API server as a store returns it: with its kind, which client-go takes off, and
 // without its managed fields, which are the server's own accounts and may be larger than the rest. An update without them leaves
 // them as they are.
-func received[T store.Object](obj T, err error) (store.Object, error) {
+func received[T store.Object](kinds *store.KindTable, obj T, err error) (store.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, err := store.KindOf(obj)
+	kind, err := kinds.KindOf(obj)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -63,11 +64,12 @@ type apiServer struct {
 // newAPIServer returns an API server and the fake clientset that speaks to it.
 func newAPIServer(t *testing.T) (*apiServer, *fakeClients) {
 	t.Helper()
+	table := moreKinds(t)
 	s := &apiServer{
-		t: t, memory: store.NewMemory(store.MemoryOptions{History: history}),
+		t: t, memory: store.NewMemory(store.MemoryOptions{History: history, Kinds: table}),
 		kinds: map[string]schema.GroupVersionKind{}, pages: map[string][]store.Object{},
 	}
-	for _, kind := range store.Kinds() {
+	for _, kind := range table.Kinds() {
 		plural, _ := meta.UnsafeGuessKindToResource(kind)
 		s.kinds[plural.Resource] = kind
 	}
@@ -351,19 +353,13 @@ func setStatus(obj, from store.Object) {
 		o.Status = from.(*v1.Pod).Status
 	case *v1.Node:
 		o.Status = from.(*v1.Node).Status
+	case *v1.Service:
+		o.Status = from.(*v1.Service).Status
 	case *storagev1.VolumeAttachment:
 		o.Status = from.(*storagev1.VolumeAttachment).Status
 	}
 }
 
 func newOf(obj store.Object) store.Object {
-	kind, err := store.KindOf(obj)
-	if err != nil {
-		panic(err)
-	}
-	made, err := scheme.Scheme.New(kind)
-	if err != nil {
-		panic(err)
-	}
-	return made.(store.Object)
+	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(store.Object)
 }

@@ -32,6 +32,10 @@ type Options struct {
 	// has ended. What an informer does not list, no watch tells: give Only the same selectors, so that lists agree. When an informer
 	// was cut off for long and has listed again, writes to one object in between may be told as one.
 	Informers map[schema.GroupVersionKind]cache.SharedInformer
+	// Kinds are the kinds that the store keeps; nil means those of [store.Kinds].
+	Kinds *store.KindTable
+	// Resources are the clients of those of Kinds that are not in k8s.io/api. One that is missing is an error of [New].
+	Resources map[schema.GroupVersionKind]Resource
 	// Logger gets why watches are begun again; nil discards it.
 	Logger *slog.Logger
 }
@@ -39,6 +43,7 @@ type Options struct {
 // Store is a [store.Store] on a Kubernetes API server. Make it with [New]. Its methods may be called from several goroutines at
 // once.
 type Store struct {
+	kinds     *store.KindTable
 	resources map[schema.GroupVersionKind]func(namespace string) resource
 	only      map[schema.GroupVersionKind]fields.Selector
 	feeds     map[schema.GroupVersionKind]*feed
@@ -47,8 +52,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New returns the store of the API server that client speaks to. It does no I/O and starts nothing. A client that is nil is an error
-// that matches [store.ErrInvalid].
+// New returns the store of the API server that client speaks to. It does no I/O and starts nothing. A client that is missing is an
+// error that matches [store.ErrInvalid].
 func New(client Client, options Options) (*Store, error) {
 	if client == nil {
 		return nil, fmt.Errorf("store on Kubernetes: give a client: %w", store.ErrInvalid)
@@ -57,17 +62,25 @@ func New(client Client, options Options) (*Store, error) {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{
-		resources: resourcesOf(client), only: maps.Clone(options.Only), logger: options.Logger, feeds: map[schema.GroupVersionKind]*feed{},
+		kinds: options.Kinds, resources: resourcesOf(client), only: maps.Clone(options.Only), logger: options.Logger, feeds: map[schema.GroupVersionKind]*feed{},
+	}
+	for kind, r := range options.Resources {
+		s.resources[kind] = func(namespace string) resource { return r.in(s.kinds, namespace) }
+	}
+	for _, kind := range s.kinds.Kinds() {
+		if s.resources[kind] == nil {
+			return nil, fmt.Errorf("store on Kubernetes: give the client of kind %q in Options.Resources: %w", kind, store.ErrInvalid)
+		}
 	}
 	for kind, informer := range options.Informers {
-		s.feeds[kind] = &feed{kind: kind, informer: informer}
+		s.feeds[kind] = &feed{kinds: s.kinds, kind: kind, informer: informer}
 	}
 	return s, nil
 }
 
 // resourceOf returns the client for the objects of a kind in a namespace.
 func (s *Store) resourceOf(kind schema.GroupVersionKind, namespace string) (resource, error) {
-	if _, err := store.Namespaced(kind); err != nil {
+	if _, err := s.kinds.Namespaced(kind); err != nil {
 		return nil, err
 	}
 	return s.resources[kind](namespace), nil
@@ -81,9 +94,12 @@ func (s *Store) selected(kind schema.GroupVersionKind) metav1.ListOptions {
 	return metav1.ListOptions{}
 }
 
+// Kinds returns the kinds that the store keeps.
+func (s *Store) Kinds() *store.KindTable { return s.kinds }
+
 // Get implements [store.Store]. It asks the API server, which answers with what was written last.
 func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
-	if err := errors.Join(ctx.Err(), key.Validate()); err != nil {
+	if err := errors.Join(ctx.Err(), s.kinds.ValidateKey(key)); err != nil {
 		return nil, err
 	}
 	obj, err := s.resources[key.Kind](key.Namespace).get(ctx, key.Name)
@@ -96,7 +112,7 @@ func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) 
 // Create implements [store.Store]. The API server takes no status with a new object and gives it its UID: a status is written
 // after it, and a UID that is given is refused, with an error that matches [store.ErrInvalid].
 func (s *Store) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	wanted, key, err := accept(obj)
+	wanted, key, err := s.accept(obj)
 	if err == nil {
 		err = errors.Join(ctx.Err(), checkNew(key, wanted))
 	}
@@ -119,8 +135,8 @@ func (s *Store) Create(ctx context.Context, obj runtime.Object) (runtime.Object,
 }
 
 // accept checks what a writer gave, and returns a copy.
-func accept(obj runtime.Object) (store.Object, store.Key, error) {
-	key, _, err := store.Validate(obj)
+func (s *Store) accept(obj runtime.Object) (store.Object, store.Key, error) {
+	key, _, err := s.kinds.Validate(obj)
 	if err != nil {
 		return nil, store.Key{}, err
 	}
@@ -141,7 +157,7 @@ func checkNew(key store.Key, obj store.Object) error {
 // Delete implements [store.Store]. A pod that runs is given its time: it stays, with its deletion time set, until its node is done
 // with it.
 func (s *Store) Delete(ctx context.Context, key store.Key, preconditions store.Preconditions) error {
-	if err := errors.Join(ctx.Err(), key.Validate()); err != nil {
+	if err := errors.Join(ctx.Err(), s.kinds.ValidateKey(key)); err != nil {
 		return err
 	}
 	err := s.resources[key.Kind](key.Namespace).delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{

@@ -19,7 +19,7 @@ import (
 // When the second request fails, the error says that the first was done. Reading again shows it, and repeating the update then does
 // what is left.
 func (s *Store) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	wanted, key, err := accept(obj)
+	wanted, key, err := s.accept(obj)
 	if err == nil && wanted.GetResourceVersion() == "" {
 		err = fmt.Errorf("%s has no resource version: read it before you update it: %w", key, store.ErrInvalid)
 	}
@@ -34,7 +34,7 @@ func (s *Store) Update(ctx context.Context, obj runtime.Object) (runtime.Object,
 	if err != nil {
 		return nil, err
 	}
-	changed, err := planned(wanted, old)
+	changed, err := planned(s.kinds, wanted, old)
 	if err != nil {
 		return nil, err
 	}
@@ -42,8 +42,8 @@ func (s *Store) Update(ctx context.Context, obj runtime.Object) (runtime.Object,
 }
 
 // planned returns what is to be in the place of old, by the rules that all stores have.
-func planned(wanted, old store.Object) (store.Object, error) {
-	plan, err := store.NewTransactionPlan(store.Transaction{Writes: []store.Write{store.ToUpdate(wanted)}})
+func planned(kinds *store.KindTable, wanted, old store.Object) (store.Object, error) {
+	plan, err := kinds.NewTransactionPlan(store.Transaction{Writes: []store.Write{store.ToUpdate(wanted)}})
 	if err != nil {
 		return nil, err
 	}

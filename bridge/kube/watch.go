@@ -148,7 +148,7 @@ func (w *follower) tell(ctx context.Context, event watch.Event) error {
 	}
 	version := obj.GetResourceVersion()
 	if told, ok := eventTypes[event.Type]; ok {
-		obj, err := received(obj, nil)
+		obj, err := received(w.store.kinds, obj, nil)
 		if err != nil {
 			return err
 		}

@@ -40,6 +40,9 @@ type tokenFence struct {
 
 var _ store.Transactor = (*tokenFence)(nil)
 
+// Kinds returns the kinds that the store keeps.
+func (f *tokenFence) Kinds() *store.KindTable { return store.KindsOf(f.Transactor) }
+
 // Commit implements [store.Transactor].
 func (f *tokenFence) Commit(ctx context.Context, t store.Transaction) ([]runtime.Object, error) {
 	t.Leases = append([]store.Lease{f.lease}, t.Leases...)
@@ -76,6 +79,9 @@ type clockFence struct {
 
 	during func(ctx context.Context, write func(ctx context.Context) error) error
 }
+
+// Kinds returns the kinds that the store keeps.
+func (f *clockFence) Kinds() *store.KindTable { return store.KindsOf(f.Store) }
 
 // Create implements [store.Store].
 func (f *clockFence) Create(ctx context.Context, obj runtime.Object) (created runtime.Object, err error) {

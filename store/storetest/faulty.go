@@ -50,6 +50,9 @@ func NewFaulty(s store.Store, faults Faults) *Faulty {
 	return &Faulty{store: s, faults: faults, random: rand.New(rand.NewPCG(faults.Seed, 0))}
 }
 
+// Kinds returns the kinds that the store keeps.
+func (f *Faulty) Kinds() *store.KindTable { return store.KindsOf(f.store) }
+
 // Mend ends all faults, so that a test can see everything converge.
 func (f *Faulty) Mend() {
 	f.mu.Lock()
