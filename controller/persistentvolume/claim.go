@@ -12,11 +12,11 @@ import (
 
 	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )

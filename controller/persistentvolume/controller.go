@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/reclaim"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -43,6 +43,9 @@ type Options struct {
 	// volume manager where controller and manager are one process; with nil, only the pods, the attachments and the volumesInUse of the
 	// nodes in the store count.
 	Mounts MountReporter
+	// Snapshots finds the snapshots that claims name as their data source: the Controller of controller/snapshot. With nil such
+	// a claim waits.
+	Snapshots Snapshots
 	// Events gets what happens to claims and volumes, for people to read; nil drops it.
 	Events volume.EventRecorder
 	// Logger gets what is tried again and why; nil discards it.
@@ -68,6 +71,9 @@ type MountReporter interface {
 	// goroutines at once.
 	WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolume) error
 }
+
+// Snapshots finds the snapshots that claims name as their data source.
+type Snapshots = storage.Snapshots
 
 // Controller binds, provisions and reclaims. Make one with [New] and start it with Run. Its methods may be called from
 // several goroutines at once.
@@ -95,7 +101,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		plugins: plugins, store: s, options: options,
 		seen:    newSeen(s, store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter}),
 		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
-		storage: storage.New(plugins, s, options.Events, options.CallTimeout),
+		storage: storage.New(plugins, s, options.Events, options.CallTimeout).Restoring(options.Snapshots),
 	}
 	c.matcher = match.New(c.seen.volume, func(name string) { c.queue.Add(work.Volume, objects.Named(name)) })
 	c.ephemeral = ephemeral.New(s, options.Events, c.seen.claims, c.seen.pods)

@@ -5,8 +5,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
+	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
+	"github.com/volumekit/volumekit/controller/internal/work"
 )
 
 // An answer is good for the very lookup, once.

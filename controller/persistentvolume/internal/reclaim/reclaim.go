@@ -10,10 +10,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
-	"github.com/volumekit/volumekit/controller/persistentvolume/internal/work"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )

@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/controller/internal/call"
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -36,9 +37,9 @@ func (p *Plugins) Deleter(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin
 // Delete has the plugin delete the storage of pv.
 func (p *Plugins) Delete(ctx context.Context, plugin volume.DeletableVolumePlugin, pv *v1.PersistentVolume) error {
 	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
-	name := pluginCall{plugin: plugin.GetPluginName(), method: "Delete", volume: pv.Name}
-	name.secrets = spec.Secrets(p.plugins.PublicKeys(name.plugin))
-	return p.calls.do(ctx, name, func(ctx context.Context) error {
+	name := call.Call{Plugin: plugin.GetPluginName(), Method: "Delete", Object: object(pv.Name)}
+	name.Secrets = spec.Secrets(p.plugins.PublicKeys(name.Plugin))
+	return p.calls.Do(ctx, name, func(ctx context.Context) error {
 		deleter, err := plugin.NewDeleter(spec)
 		if err != nil {
 			return err
@@ -53,8 +54,8 @@ func (p *Plugins) Recycle(
 	ctx context.Context, plugin volume.RecyclableVolumePlugin, pv *v1.PersistentVolume, report func(eventType, message string),
 ) error {
 	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
-	call := pluginCall{plugin: plugin.GetPluginName(), method: "Recycle", volume: pv.Name, atLeast: volume.RecyclerTimeout(pv)}
-	call.secrets = spec.Secrets(p.plugins.PublicKeys(call.plugin))
-	redacted := func(eventType, message string) { report(eventType, call.secrets.RedactText(message)) }
-	return p.calls.do(ctx, call, func(ctx context.Context) error { return plugin.Recycle(ctx, pv.Name, spec, redacted) })
+	recycling := call.Call{Plugin: plugin.GetPluginName(), Method: "Recycle", Object: object(pv.Name), AtLeast: volume.RecyclerTimeout(pv)}
+	recycling.Secrets = spec.Secrets(p.plugins.PublicKeys(recycling.Plugin))
+	redacted := func(eventType, message string) { report(eventType, recycling.Secrets.RedactText(message)) }
+	return p.calls.Do(ctx, recycling, func(ctx context.Context) error { return plugin.Recycle(ctx, pv.Name, spec, redacted) })
 }

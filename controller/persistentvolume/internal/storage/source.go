@@ -12,42 +12,101 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrSourceGone says that the claim that a new volume is to be a copy of, or its volume, is not there.
+// ErrSourceGone says that the claim that a new volume is to be a copy of, its volume, or the snapshot, is not there.
 var ErrSourceGone = errors.New("the source of the copy is gone")
 
-// sourceClaim returns the name of the claim whose volume is to be copied, "" where the data source is none or no claim: that
-// is left to the plugin.
-func sourceClaim(claim *v1.PersistentVolumeClaim) (string, error) {
+// SnapshotGroup and SnapshotKind are the API group and the kind of a data source that is a snapshot.
+const (
+	SnapshotGroup = "snapshot.storage.k8s.io"
+	SnapshotKind  = "VolumeSnapshot"
+)
+
+// Snapshots finds the snapshots that claims name as their data source.
+type Snapshots interface {
+	// Snapshot returns the snapshot of the VolumeSnapshot of that name in the namespace of claim, and the name of the plugin that has
+	// it. If there is none, the error matches [store.ErrNotFound]; if it is not ready to use yet, volume.ErrTransient. One that is
+	// being deleted counts as none, unless a volume may have been begun for claim. It must return when ctx ends. claim must not be
+	// changed. It may be called from several goroutines at once.
+	Snapshot(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (snapshot volume.Snapshot, plugin string, err error)
+}
+
+// source is what the data source of a claim names. Its zero value is none, or one that is left to the plugin.
+type source struct{ claim, snapshot string }
+
+// sourceNamed returns what the data source of a claim names.
+func sourceNamed(claim *v1.PersistentVolumeClaim) (source, error) {
 	local, ref := claim.Spec.DataSource, claim.Spec.DataSourceRef
 	if local == nil && ref == nil {
-		return "", nil
+		return source{}, nil
 	}
 	if ref == nil {
 		ref = &v1.TypedObjectReference{APIGroup: local.APIGroup, Kind: local.Kind, Name: local.Name}
 	}
 	switch {
 	case local != nil && (objects.Deref(local.APIGroup) != objects.Deref(ref.APIGroup) || local.Kind != ref.Kind || local.Name != ref.Name):
-		return "", fmt.Errorf("dataSource and dataSourceRef name different things: remove one: %w", volume.ErrInvalid)
-	case ref.Kind != "PersistentVolumeClaim" || objects.Deref(ref.APIGroup) != "":
-		return "", nil
+		return source{}, fmt.Errorf("dataSource and dataSourceRef name different things: remove one: %w", volume.ErrInvalid)
+	case !isClaim(ref) && !isSnapshot(ref):
+		return source{}, nil
 	case ref.Namespace != nil && *ref.Namespace != claim.Namespace:
-		return "", fmt.Errorf("the data source is claim %q of namespace %q: only one of the claim's own namespace %q can be copied: %w",
-			ref.Name, *ref.Namespace, claim.Namespace, volume.ErrInfeasible)
+		return source{}, fmt.Errorf("the data source is %s %q of namespace %q: only one of the claim's own namespace %q can be copied: %w",
+			ref.Kind, ref.Name, *ref.Namespace, claim.Namespace, volume.ErrInfeasible)
+	case isSnapshot(ref):
+		return source{snapshot: ref.Name}, nil
 	case ref.Name == claim.Name:
-		return "", fmt.Errorf("the claim is its own data source: name another claim: %w", volume.ErrInvalid)
+		return source{}, fmt.Errorf("the claim is its own data source: name another claim: %w", volume.ErrInvalid)
 	}
-	return ref.Name, nil
+	return source{claim: ref.Name}, nil
 }
 
-// sourceOf returns the volume that plugin is to copy for claim; nil where the data source is none or no claim. One that is not
-// bound yet is waited for.
-func (p *Plugins) sourceOf(
-	ctx context.Context, claim *v1.PersistentVolumeClaim, plugin volume.ProvisionableVolumePlugin,
-) (*v1.PersistentVolume, error) {
-	name, err := sourceClaim(claim)
-	if err != nil || name == "" {
-		return nil, err
+func isClaim(ref *v1.TypedObjectReference) bool {
+	return ref.Kind == store.PersistentVolumeClaims.Kind && objects.Deref(ref.APIGroup) == ""
+}
+
+func isSnapshot(ref *v1.TypedObjectReference) bool {
+	return ref.Kind == SnapshotKind && objects.Deref(ref.APIGroup) == SnapshotGroup
+}
+
+// fill sets what the new volume of a claim is filled from: the volume of another claim, a snapshot, or nothing.
+func (p *Plugins) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, job *Job) error {
+	named, err := sourceNamed(claim)
+	switch {
+	case err != nil:
+		return err
+	case named.snapshot != "":
+		job.snapshot, err = p.snapshotOf(ctx, claim, named.snapshot, job.plugin)
+	case named.claim != "":
+		job.source, err = p.sourceOf(ctx, claim, named.claim, job.plugin)
 	}
+	return err
+}
+
+// snapshotOf returns the snapshot from which plugin is to restore a volume.
+func (p *Plugins) snapshotOf(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, name string, plugin volume.ProvisionableVolumePlugin,
+) (*volume.Snapshot, error) {
+	if p.snapshots == nil {
+		return nil, fmt.Errorf("the data source is VolumeSnapshot %q, and this controller knows no snapshots: give it Options.Snapshots: %w",
+			name, volume.ErrInfeasible)
+	}
+	snapshot, owner, err := p.snapshots.Snapshot(ctx, claim, name)
+	if err != nil {
+		return nil, goneOr(fmt.Errorf("snapshot %q, which is to be restored: %w", name, err))
+	}
+	if owner != plugin.GetPluginName() {
+		return nil, fmt.Errorf("snapshot %q is one of plugin %q, and the storage class one of plugin %q, which restores its own only: %w",
+			name, owner, plugin.GetPluginName(), volume.ErrInfeasible)
+	}
+	if _, err := p.plugins.FindSnapshottablePluginByName(owner); err != nil {
+		return nil, fmt.Errorf("snapshot %q cannot be restored: %w: %w", name, volume.ErrInfeasible, err)
+	}
+	return &snapshot, nil
+}
+
+// sourceOf returns the volume of the claim of that name, which plugin is to copy for claim. One that is not bound yet is waited
+// for.
+func (p *Plugins) sourceOf(
+	ctx context.Context, claim *v1.PersistentVolumeClaim, name string, plugin volume.ProvisionableVolumePlugin,
+) (*v1.PersistentVolume, error) {
 	source, err := store.Get[*v1.PersistentVolumeClaim](ctx, p.store, claim.Namespace, name)
 	if err != nil {
 		return nil, goneOr(fmt.Errorf("claim %q, which is to be copied: %w", name, err))

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/volumekit/volumekit/controller/internal/call"
 	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/store"
@@ -24,16 +25,24 @@ type Plugins struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
 	events  volume.EventRecorder
-	calls   *calls
+	// snapshots finds the snapshots from which volumes are restored; nil where none are.
+	snapshots Snapshots
+	calls     *call.Calls
 }
 
 // New returns Plugins whose calls last at most timeout.
 func New(plugins *volume.VolumePluginMgr, s store.Store, events volume.EventRecorder, timeout time.Duration) *Plugins {
-	return &Plugins{plugins: plugins, store: s, events: events, calls: newCalls(timeout)}
+	return &Plugins{plugins: plugins, store: s, events: events, calls: call.New(timeout)}
+}
+
+// Restoring has volumes restored from snapshots, which s finds. It is to be called before any other method.
+func (p *Plugins) Restoring(s Snapshots) *Plugins {
+	p.snapshots = s
+	return p
 }
 
 // Abandoned returns the names of the calls that did not return although their context had ended, and that still run.
-func (p *Plugins) Abandoned() []string { return p.calls.running() }
+func (p *Plugins) Abandoned() []string { return p.calls.Running() }
 
 // Job is what a volume is made with.
 type Job struct {
@@ -41,6 +50,8 @@ type Job struct {
 	plugin volume.ProvisionableVolumePlugin
 	node   *v1.Node             // for which it is made; nil unless the class waits for its first consumer
 	source *v1.PersistentVolume // whose content it gets; nil for none
+	// snapshot is that from which it is restored; nil for none.
+	snapshot *volume.Snapshot
 	// attributes is the class of the attributes that it gets; nil for none.
 	attributes *storagev1.VolumeAttributesClass
 }
@@ -59,8 +70,9 @@ func (p *Plugins) Prepare(
 		return Job{}, fmt.Errorf("plugin %q takes no mount options: take those of storage class %q away: %w",
 			plugin.GetPluginName(), class.Name, volume.ErrInfeasible)
 	}
-	source, err := p.sourceOf(ctx, claim, plugin)
-	return Job{class: class, plugin: plugin, node: node, source: source}, err
+	job := Job{class: class, plugin: plugin, node: node}
+	err := p.fill(ctx, claim, &job)
+	return job, err
 }
 
 // Make has the plugin make the storage of a claim, and returns the volume as it is to be stored.
@@ -86,14 +98,18 @@ func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim
 		Parameters:                    maps.Clone(class.Parameters),
 		Source:                        job.source.DeepCopy(),
 	}
+	if job.snapshot != nil {
+		snapshot := *job.snapshot
+		options.Snapshot = &snapshot
+	}
 	if job.attributes != nil {
 		options.MutableParameters = maps.Clone(job.attributes.Parameters)
 	}
-	name := pluginCall{plugin: job.plugin.GetPluginName(), method: "Provision", volume: options.PVName}
-	name.secrets = options.Secrets(p.plugins.PublicKeys(name.plugin))
+	name := call.Call{Plugin: job.plugin.GetPluginName(), Method: "Provision", Object: object(options.PVName)}
+	name.Secrets = options.Secrets(p.plugins.PublicKeys(name.Plugin))
 	topologies := class.DeepCopy().AllowedTopologies
 	var made *v1.PersistentVolume
-	err := p.calls.do(ctx, name, func(ctx context.Context) error {
+	err := p.calls.Do(ctx, name, func(ctx context.Context) error {
 		provisioner, err := job.plugin.NewProvisioner(options)
 		if err != nil {
 			return err
@@ -109,6 +125,9 @@ func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim
 	}
 	return made.DeepCopy(), nil
 }
+
+// object names a volume in errors of calls.
+func object(volumeName string) string { return fmt.Sprintf("volume %q", volumeName) }
 
 // complete fills in what the controller, not the plugin, knows of a new volume.
 func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, job Job) {

@@ -1,4 +1,4 @@
-package storage
+package call
 
 import (
 	"context"
@@ -27,8 +27,8 @@ func TestACallThatDoesNotReturnIsUncertain(t *testing.T) {
 		"error not readable": func(context.Context) error { return unreadable{} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCalls(time.Minute)
-			err := c.do(t.Context(), pluginCall{plugin: "example.com/bad", method: "Delete", volume: "a"}, bad)
+			c := New(time.Minute)
+			err := c.Do(t.Context(), Call{Plugin: "example.com/bad", Method: "Delete", Object: `volume "a"`}, bad)
 			require.ErrorIs(t, err, volume.ErrUncertain)
 			var panicked *volume.PanicError
 			require.ErrorAs(t, err, &panicked)
