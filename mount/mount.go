@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"time"
 
@@ -146,6 +147,10 @@ type MountPoint struct {
 func (m MountPoint) ReadOnly() bool {
 	return slices.Contains(m.Options, "ro") || slices.Contains(m.SuperOptions, "ro")
 }
+
+// IsRoot reports whether an open directory is the root of this mount. Look the mount up while the directory is open: the kernel
+// keeps a mount's id from other mounts only that long.
+func (m MountPoint) IsRoot(dir *os.File) (bool, error) { return m.isRoot(dir) }
 
 // The sentinels of this package. Match them with errors.Is; every one survives any wrapping. The errno of a failed
 // system call is matched likewise: errors.Is(err, unix.EBUSY).

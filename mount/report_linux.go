@@ -97,7 +97,7 @@ func (r *reader) reportOfRoot(ctx context.Context, found MountPoint) (report Fil
 		return report, fmt.Errorf("open %q: %w", found.Path, err)
 	}
 	defer closeFD(root)
-	if id, err := mountIDOf(root); err != nil || id != found.ID {
+	if id, err := mountID(root); err != nil || id != found.ID {
 		return report, fmt.Errorf("another mount is at %q: %w", found.Path, errors.Join(ErrNotMounted, err))
 	}
 	if err := abandonable.Begin(ctx, "open"); err != nil {
@@ -117,20 +117,6 @@ func (r *reader) reportOfRoot(ctx context.Context, found MountPoint) (report Fil
 		report.Errors, err = btrfsErrors(fd)
 	}
 	return report, err
-}
-
-// mountIDOf returns the id of the mount of which a descriptor is, which the kernel tells without asking the filesystem.
-func mountIDOf(fd int) (uint64, error) {
-	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(info)) {
-		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(id), 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("no mnt_id in fdinfo: %w", ErrUnsupported)
 }
 
 // btrfsDeviceStats is struct btrfs_ioctl_get_dev_stats of linux/btrfs.h.

@@ -1,17 +1,16 @@
 package mount
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
 const tablePath = "/proc/self/mountinfo"
@@ -236,14 +235,9 @@ func (r *reader) mountOf(ctx context.Context, fd int) (MountPoint, error) {
 
 // mountID reads the id of the mount that an open descriptor is in.
 func mountID(fd int) (uint64, error) {
-	content, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
-	if err != nil {
-		return 0, err
+	id, err := descriptor.MountID(fd)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	for line := bufio.NewScanner(bytes.NewReader(content)); line.Scan(); {
-		if value, ok := strings.CutPrefix(line.Text(), "mnt_id:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("descriptor %d has no mount id: %w", fd, ErrUnsupported)
+	return id, err
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
 // Entry is a name beneath the root and what it leads to.
@@ -105,7 +107,7 @@ func (t *Tree) isForeign(at, flags int, st *unix.Statx_t) bool {
 	if !t.options.Without.has(FeatureMountRoot) || flags&unix.AT_EMPTY_PATH == 0 {
 		return false
 	}
-	id, err := mountID(at)
+	id, err := descriptor.MountID(at)
 	return err != nil || id != t.mountID
 }
 

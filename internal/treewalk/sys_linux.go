@@ -1,11 +1,7 @@
 package treewalk
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
-	"os"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -102,21 +98,6 @@ func retry(f func() error) error {
 			return err
 		}
 	}
-}
-
-// mountID returns the id of the mount that a descriptor was opened on, from the line "mnt_id:" of proc_pid_fdinfo(5).
-func mountID(fd int) (string, error) {
-	path := "/proc/self/fdinfo/" + strconv.Itoa(fd)
-	info, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	for line := range bytes.Lines(info) {
-		if id, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
-			return string(bytes.TrimSpace(id)), nil
-		}
-	}
-	return "", fmt.Errorf("%s has no mnt_id: %w", path, errors.ErrUnsupported)
 }
 
 // isRemote reports whether the attributes that this machine knows may be older than the file: everywhere but on the

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
 // The errors of a walk, beside *fs.PathError and that of its context.
@@ -76,7 +78,7 @@ type Tree struct {
 	options Options
 	fd      int
 	stat    unix.Statx_t
-	mountID string // of the root, where FeatureMountRoot is missing
+	mountID uint64 // of the root, where FeatureMountRoot is missing
 	ask     bool   // whether attributes are asked for again, of the server
 
 	foreign, vanished atomic.Int64
@@ -134,7 +136,7 @@ func (t *Tree) probe() (err error) {
 		t.options.Without |= FeatureOpenat2
 	}
 	if t.options.Without.has(FeatureMountRoot) {
-		if t.mountID, err = mountID(t.fd); err != nil {
+		if t.mountID, err = descriptor.MountID(t.fd); err != nil {
 			return err
 		}
 	}

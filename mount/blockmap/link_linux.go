@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -60,7 +61,7 @@ func removeDir(path string) error {
 		return err
 	}
 	defer parent.Close()
-	return control(parent, func(fd int) error {
+	return descriptor.Call(parent, func(fd int) error {
 		err := unix.Unlinkat(fd, filepath.Base(path), unix.AT_REMOVEDIR)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return &fs.PathError{Op: "rmdir", Path: path, Err: err}
@@ -76,7 +77,7 @@ func makeLink(mapping Mapping) error {
 		return err
 	}
 	defer dir.Close()
-	return control(dir, func(fd int) error {
+	return descriptor.Call(dir, func(fd int) error {
 		target, err := readLink(fd, mapping)
 		switch {
 		case err == nil && target == mapping.bindPath():
@@ -135,7 +136,7 @@ func removeLink(mapping Mapping) error {
 		return err
 	}
 	defer dir.Close()
-	return control(dir, func(fd int) error {
+	return descriptor.Call(dir, func(fd int) error {
 		_, err := readLink(fd, mapping)
 		if errors.Is(err, unix.ENOENT) {
 			return nil

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/loop"
 )
@@ -59,23 +60,13 @@ func checkBlock(path string) error {
 // blockNumber returns the number of the block device that a descriptor is of.
 func blockNumber(file *os.File) (uint64, error) {
 	var st unix.Stat_t
-	if err := control(file, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
+	if err := descriptor.Call(file, func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return 0, fmt.Errorf("fstat of %q: %w", file.Name(), err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return 0, fmt.Errorf("%q: %w", file.Name(), ErrNotDevice)
 	}
 	return st.Rdev, nil
-}
-
-func control(file *os.File, f func(fd int) error) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	err = raw.Control(func(fd uintptr) { inner = f(int(fd)) })
-	return errors.Join(err, inner)
 }
 
 // proc is a path that leads to the very node of the descriptor.

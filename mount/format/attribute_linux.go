@@ -7,11 +7,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
 func setAttribute(file *os.File, name string, data []byte) error {
-	err := onDescriptor(file, func(fd int) error {
+	err := descriptor.Call(file, func(fd int) error {
 		if data == nil {
 			return unix.Fremovexattr(fd, name)
 		}
@@ -28,7 +29,7 @@ func setAttribute(file *os.File, name string, data []byte) error {
 
 func attribute(file *os.File, name string) ([]byte, error) {
 	data := make([]byte, 4096)
-	err := onDescriptor(file, func(fd int) error {
+	err := descriptor.Call(file, func(fd int) error {
 		n, err := unix.Fgetxattr(fd, name, data)
 		data = data[:max(n, 0)]
 		return err

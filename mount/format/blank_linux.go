@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/abandonable"
+	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
 // chunk is how many bytes are read at once.
@@ -52,7 +53,7 @@ func sizeOf(file *os.File) (int64, error) {
 // dropCached drops the kernel's cached pages of a device, so the next read reaches the device itself: another machine that
 // shares it may have written to it.
 func dropCached(file *os.File) error {
-	err := onDescriptor(file, func(fd int) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) })
+	err := descriptor.Call(file, func(fd int) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) })
 	if err != nil {
 		return fmt.Errorf("posix_fadvise of %q: %w", file.Name(), err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/abandonable"
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -179,7 +180,7 @@ func checkUnclaimed(file *os.File) error {
 
 // reopen opens the very device again, under the same name.
 func reopen(file *os.File, flags int) (again *os.File, err error) {
-	err = onDescriptor(file, func(fd int) error {
+	err = descriptor.Call(file, func(fd int) error {
 		fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err == nil {
 			again = os.NewFile(uintptr(fd), file.Name())

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/abandonable"
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -118,7 +119,7 @@ func attachForNow(ctx context.Context, file *os.File) (device *os.File, err erro
 	defer control.Close()
 	err = whileBusy(ctx, func() error {
 		var number int
-		err := onDescriptor(control, func(fd int) (err error) {
+		err := descriptor.Call(control, func(fd int) (err error) {
 			number, err = unix.IoctlRetInt(fd, unix.LOOP_CTL_GET_FREE)
 			return err
 		})
@@ -168,12 +169,12 @@ func configureForNow(path string, file *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = onDescriptor(file, func(backing int) error {
+	err = descriptor.Call(file, func(backing int) error {
 		sector, err := sectorOf(backing)
 		if err != nil {
 			return err
 		}
-		return onDescriptor(device, func(fd int) error {
+		return descriptor.Call(device, func(fd int) error {
 			return unix.IoctlLoopConfigure(fd, &unix.LoopConfig{
 				Fd: uint32(backing), Size: sector, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
 			})

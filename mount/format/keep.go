@@ -35,6 +35,18 @@ const (
 	keptMending = "mending"
 )
 
+// Interrupted returns the name under which the keeper keeps something of a check or an expansion, which is under way or was killed.
+// The name is empty if there is none: then the filesystem is whole as far as these two go, and so is a copy of it.
+func Interrupted(ctx context.Context, keeper Keeper) (name string, err error) {
+	for _, name := range []string{keptGrowing, keptChecking, keptMending} {
+		data, err := keeper.Kept(ctx, name)
+		if err != nil || data != nil {
+			return name, err
+		}
+	}
+	return "", nil
+}
+
 // CheckKept is [Check] that may be killed at any moment, as by an agent that is: the next CheckKept goes on. It keeps the
 // superblock of an ext2, ext3 or ext4 meanwhile, and puts it back where it finds it broken then, if the filesystem is the same
 // one and was not mounted since. A superblock that is broken for another reason is left alone.

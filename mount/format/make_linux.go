@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -127,7 +128,7 @@ func allocateAgain(file *os.File) error {
 	if err != nil {
 		return err
 	}
-	err = onDescriptor(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, st.Size) })
+	err = descriptor.Call(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, st.Size) })
 	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("allocating %q again: %w: %w", file.Name(), mount.ErrUncertain, err)
 	}
@@ -136,24 +137,8 @@ func allocateAgain(file *os.File) error {
 
 func fstat(file *os.File) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	err := onDescriptor(file, func(fd int) error { return unix.Fstat(fd, &st) })
+	err := descriptor.Call(file, func(fd int) error { return unix.Fstat(fd, &st) })
 	return st, err
-}
-
-// onDescriptor calls f with the descriptor of file, which stays open meanwhile. It calls f again while a signal interrupts
-// it.
-func onDescriptor(file *os.File, f func(fd int) error) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	err = raw.Control(func(fd uintptr) {
-		for inner = f(int(fd)); errors.Is(inner, unix.EINTR); {
-			inner = f(int(fd))
-		}
-	})
-	return errors.Join(err, inner)
 }
 
 // verifyMade checks that the medium has the filesystem, because the success of a tool proves nothing.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -23,14 +24,14 @@ const (
 )
 
 func syncAll(dir *os.File) error {
-	if err := control(dir, unix.Syncfs); err != nil {
+	if err := descriptor.Call(dir, unix.Syncfs); err != nil {
 		return fmt.Errorf("syncfs of %q: %w", dir.Name(), err)
 	}
 	return nil
 }
 
 func freezeNow(dir *os.File) error {
-	err := control(dir, func(fd int) error { return unix.IoctlSetInt(fd, fiFreeze, 0) })
+	err := descriptor.Call(dir, func(fd int) error { return unix.IoctlSetInt(fd, fiFreeze, 0) })
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("FIFREEZE of %q: thaw it with fsfreeze -u if no program needs it frozen: %w: %w", dir.Name(), ErrFrozen, err)
@@ -44,7 +45,7 @@ func freezeNow(dir *os.File) error {
 
 // thawNow reports whether the filesystem was frozen.
 func thawNow(dir *os.File) (was bool, err error) {
-	err = control(dir, func(fd int) error { return unix.IoctlSetInt(fd, fiThaw, 0) })
+	err = descriptor.Call(dir, func(fd int) error { return unix.IoctlSetInt(fd, fiThaw, 0) })
 	if errors.Is(err, unix.EINVAL) {
 		return false, nil
 	}
@@ -52,23 +53,6 @@ func thawNow(dir *os.File) (was bool, err error) {
 		return false, fmt.Errorf("FITHAW of %q: %w", dir.Name(), err)
 	}
 	return true, nil
-}
-
-func control(file *os.File, f func(fd int) error) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := raw.Control(func(fd uintptr) {
-		inner = f(int(fd))
-		for errors.Is(inner, unix.EINTR) {
-			inner = f(int(fd))
-		}
-	}); err != nil {
-		return err
-	}
-	return inner
 }
 
 // guard is the process that thaws a filesystem when this one has ended. Its standard input is a pipe that only this process

@@ -6,20 +6,22 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
 // tryLock takes the exclusive lock on file, or fails at once when somebody has it.
 func tryLock(file *os.File) error {
-	return control(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	return descriptor.Call(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 }
 
 func allocate(file *os.File, size int64) error {
-	return control(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, size) })
+	return descriptor.Call(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, size) })
 }
 
 // extend relies on fallocate, which never makes a file smaller.
 func extend(file *os.File, size int64) error {
-	return control(file, func(fd int) error {
+	return descriptor.Call(file, func(fd int) error {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil || st.Size >= size {
 			return err
@@ -38,7 +40,7 @@ func (d *Dir) publish(partial, name string) error {
 		return err
 	}
 	defer dir.Close()
-	err = control(dir, func(fd int) error {
+	err = descriptor.Call(dir, func(fd int) error {
 		return unix.Renameat2(fd, partial, fd, name, unix.RENAME_NOREPLACE)
 	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
@@ -49,8 +51,8 @@ func (d *Dir) publish(partial, name string) error {
 }
 
 func share(to, from *os.File) error {
-	err := control(to, func(target int) error {
-		return control(from, func(source int) error { return unix.IoctlFileClone(target, source) })
+	err := descriptor.Call(to, func(target int) error {
+		return descriptor.Call(from, func(source int) error { return unix.IoctlFileClone(target, source) })
 	})
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.ENOSYS),
@@ -64,7 +66,7 @@ func share(to, from *os.File) error {
 // shows.
 func sharesInOneStep(file *os.File) bool {
 	var fs unix.Statfs_t
-	err := control(file, func(fd int) error { return unix.Fstatfs(fd, &fs) })
+	err := descriptor.Call(file, func(fd int) error { return unix.Fstatfs(fd, &fs) })
 	kind := int64(fs.Type) //nolint:unconvert // narrower elsewhere
 	return err == nil && (kind == unix.XFS_SUPER_MAGIC || kind == unix.BTRFS_SUPER_MAGIC)
 }
@@ -72,11 +74,11 @@ func sharesInOneStep(file *os.File) bool {
 func spaceOf(file *os.File) (Space, error) {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
-	err := control(file, func(fd int) error { return errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)) })
+	err := descriptor.Call(file, func(fd int) error { return errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)) })
 	return Space{Holes: max(0, st.Size-st.Blocks*512), Free: int64(fs.Bavail) * int64(fs.Bsize)}, err //nolint:unconvert // narrower elsewhere
 }
 
-func syncFilesystem(dir *os.File) error { return control(dir, unix.Syncfs) }
+func syncFilesystem(dir *os.File) error { return descriptor.Call(dir, unix.Syncfs) }
 
 // nextData returns the next run of data at or after offset; an empty one at size where there is none. A filesystem that knows
 // no holes has data everywhere.
@@ -95,22 +97,4 @@ func nextData(file *os.File, offset, size int64) (start, end int64, err error) {
 		return 0, 0, fmt.Errorf("SEEK_HOLE: %w", err)
 	}
 	return min(start, size), min(end, size), nil
-}
-
-// control calls f with the descriptor of file, which stays open meanwhile.
-func control(file *os.File, f func(fd int) error) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := raw.Control(func(fd uintptr) {
-		inner = f(int(fd))
-		for errors.Is(inner, unix.EINTR) {
-			inner = f(int(fd))
-		}
-	}); err != nil {
-		return err
-	}
-	return inner
 }

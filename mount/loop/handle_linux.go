@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
 // handle is a descriptor of ours. It is used by one goroutine, which closes it.
@@ -108,13 +110,11 @@ func (h handle) ask(request uint) (uint64, error) {
 // withHandle calls do with the descriptor of a file of the caller's, which stays open meanwhile.
 func withHandle[T any](file *os.File, do func(handle) (T, error)) (T, error) {
 	var result T
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return result, err
-	}
-	var inner error
-	err = raw.Control(func(fd uintptr) { result, inner = do(handle{fd: int(fd), name: file.Name(), borrowed: true}) })
-	return result, errors.Join(err, inner)
+	err := descriptor.With(file, func(fd int) (err error) {
+		result, err = do(handle{fd: fd, name: file.Name(), borrowed: true})
+		return err
+	})
+	return result, err
 }
 
 func ignoringEINTR(f func() error) error {

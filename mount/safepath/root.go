@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/volumekit/volumekit/internal/abandonable"
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -306,14 +307,10 @@ func doHere[T any](ctx context.Context, what task, discard func(T),
 
 // use lends the descriptor of file, which stays open for that long even when the file is closed meanwhile.
 func use(file *os.File, with func(fd int)) error {
-	conn, err := file.SyscallConn()
-	if err == nil {
-		err = conn.Control(func(fd uintptr) { with(int(fd)) })
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", os.ErrClosed, err)
-	}
-	return nil
+	return descriptor.With(file, func(fd int) error {
+		with(fd)
+		return nil
+	})
 }
 
 func (r *Root) wrap(what, name string, err error) error {

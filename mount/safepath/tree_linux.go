@@ -1,7 +1,6 @@
 package safepath
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volumekit/volumekit/internal/abandonable"
+	"github.com/volumekit/volumekit/internal/descriptor"
 	"github.com/volumekit/volumekit/mount"
 )
 
@@ -246,16 +246,11 @@ func (t *tree) mountID(fd int) (uint64, error) {
 			return s.mount, nil
 		}
 	}
-	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
-	if err != nil {
-		return 0, err
+	id, err := descriptor.MountID(fd)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", mount.ErrUnsupported, err)
 	}
-	for line := range bytes.Lines(info) {
-		if id, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
-			return strconv.ParseUint(string(bytes.TrimSpace(id)), 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("the kernel tells no mount of a descriptor: %w", mount.ErrUnsupported)
+	return id, err
 }
 
 var kinds = map[uint16]Kind{

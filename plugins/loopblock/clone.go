@@ -108,7 +108,7 @@ func (p *Plugin) clone(ctx context.Context, to *os.File, r request) error {
 
 func (c copying) run(ctx context.Context) error {
 	err := c.plugin.devices.loops.WhileUnwritten(ctx, c.from, func() error {
-		return c.whileWhole(func() error { return c.quiet(ctx) })
+		return c.whileWhole(ctx, func() error { return c.quiet(ctx) })
 	})
 	if errors.Is(err, loop.ErrInUse) {
 		err = c.inUse(ctx)
@@ -133,11 +133,11 @@ func (c copying) renew(ctx context.Context) error {
 }
 
 // whileWhole is whileWhole for a filesystem that is not staged.
-func (c copying) whileWhole(do func() error) error {
+func (c copying) whileWhole(ctx context.Context, do func() error) error {
 	if c.request.fsType == noFilesystem {
 		return do()
 	}
-	return whileWhole(c.from, do)
+	return whileWhole(ctx, c.from, do)
 }
 
 // quiet copies an image to which nobody writes.
@@ -180,7 +180,7 @@ func (c copying) inUse(ctx context.Context) error {
 	if flushed == staged {
 		err = share()
 	} else {
-		err = c.whileWhole(share)
+		err = c.whileWhole(ctx, share)
 	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		return c.errInUse(device, err)

@@ -113,7 +113,7 @@ const attributePrefix = "user.volumekit."
 // Keep implements format.Keeper. A check continues even if there is no space for the data, so Keep logs that failure.
 func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
 	_, err := withImage(ctx, k.filesystems.devices.images, k.handle, func(file *os.File) (struct{}, error) {
-		return struct{}{}, format.SetAttribute(file, attributePrefix+name, data)
+		return struct{}{}, imageKeeper{file}.Keep(ctx, name, data)
 	})
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		k.filesystems.logger.Warn("there is no room for what a check or growth needs that is killed: make room below the images",
@@ -125,35 +125,40 @@ func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
 // Kept implements format.Keeper.
 func (k keeper) Kept(ctx context.Context, name string) ([]byte, error) {
 	return withImage(ctx, k.filesystems.devices.images, k.handle, func(file *os.File) ([]byte, error) {
-		return format.Attribute(file, attributePrefix+name)
+		return imageKeeper{file}.Kept(ctx, name)
 	})
 }
 
-// keptNames are the names under which package format keeps something while a check or an expansion is under way.
-var keptNames = []string{"growing", "checking", "mending"}
+// imageKeeper stores data in extended attributes of an open image.
+type imageKeeper struct{ file *os.File }
+
+// Keep implements format.Keeper.
+func (k imageKeeper) Keep(_ context.Context, name string, data []byte) error {
+	return format.SetAttribute(k.file, attributePrefix+name, data)
+}
+
+// Kept implements format.Keeper.
+func (k imageKeeper) Kept(_ context.Context, name string) ([]byte, error) {
+	return format.Attribute(k.file, attributePrefix+name)
+}
 
 // whileWhole calls do, and proves that no check or expansion of the filesystem in an image that is not staged was under way, or
 // had been killed, before and after. A copy of that time has not what the next staging needs to make the filesystem whole.
-func whileWhole(file *os.File, do func() error) error {
-	if err := checkNothingKept(file); err != nil {
+func whileWhole(ctx context.Context, file *os.File, do func() error) error {
+	if err := checkNothingKept(ctx, file); err != nil {
 		return err
 	}
 	if err := do(); err != nil {
 		return err
 	}
-	return checkNothingKept(file)
+	return checkNothingKept(ctx, file)
 }
 
-func checkNothingKept(file *os.File) error {
-	for _, name := range keptNames {
-		data, err := format.Attribute(file, attributePrefix+name)
-		if err != nil {
-			return err
-		}
-		if data != nil {
-			return fmt.Errorf("a check or growth of the filesystem in %q has not ended (%s): stage the volume once: %w",
-				file.Name(), attributePrefix+name, volume.ErrTransient)
-		}
+func checkNothingKept(ctx context.Context, file *os.File) error {
+	name, err := format.Interrupted(ctx, imageKeeper{file})
+	if err == nil && name != "" {
+		err = fmt.Errorf("a check or growth of the filesystem in %q has not ended (%s): stage the volume once: %w",
+			file.Name(), attributePrefix+name, volume.ErrTransient)
 	}
-	return nil
+	return err
 }

@@ -59,7 +59,7 @@ func (m *mounts) openStaged(ctx context.Context, handle string) (*os.File, mount
 	there, err := m.ofLoop(ctx, path)
 	is := false
 	if err == nil {
-		is, err = isRootOf(root, there)
+		is, err = there.IsRoot(root)
 	}
 	if err == nil && !is {
 		err = fmt.Errorf("what is mounted at %q has just changed: %w", path, volume.ErrTransient)

@@ -63,7 +63,7 @@ func (t *taking) copyWhole(ctx context.Context, m *member) error {
 	if m.use == staged || m.source.block {
 		return t.copy(ctx, m)
 	}
-	return whileWhole(m.from, func() error { return t.copy(ctx, m) })
+	return whileWhole(ctx, m.from, func() error { return t.copy(ctx, m) })
 }
 
 // copy fills the image of a snapshot.
