@@ -112,12 +112,16 @@ type GroupSnapshottableVolumePlugin interface {
 type SnapshotSourceError struct {
 	// Name is the name.
 	Name string
-	// Has are the names of the volumes of the existing snapshot, Wanted those that were asked for.
+	// Has are the names of the volumes of the existing snapshot, empty where the storage does not say. Wanted are those that were
+	// asked for.
 	Has, Wanted []string
 }
 
 // Error names both.
 func (e *SnapshotSourceError) Error() string {
+	if len(e.Has) == 0 {
+		return fmt.Sprintf("snapshot %q exists, of other volumes than %q: use another name", e.Name, e.Wanted)
+	}
 	return fmt.Sprintf("snapshot %q exists, of volumes %q and not %q: use another name", e.Name, e.Has, e.Wanted)
 }
 

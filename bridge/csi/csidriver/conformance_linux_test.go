@@ -49,7 +49,10 @@ func TestConformance(t *testing.T) {
 		require volume.Capabilities
 	}{
 		"attached and staged": {fakedriver.Options{Node: stages}, volume.CapAttach | volume.CapDeviceMount | volume.CapExpand | volume.CapBulkVerify},
-		"attached alone":      {fakedriver.Options{Node: without}, volume.CapAttach},
+		"with snapshots": {
+			fakedriver.Options{Node: stages}.WithSnapshots().WithoutGroups(), volume.CapSnapshot | volume.CapListSnapshots,
+		},
+		"attached alone": {fakedriver.Options{Node: without}, volume.CapAttach},
 		"neither": {fakedriver.Options{Node: without, Controller: []csi.ControllerServiceCapability_RPC_Type{
 			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		}}, volume.CapProvision},

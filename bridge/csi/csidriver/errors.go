@@ -77,11 +77,11 @@ var rules = []rule{
 	{"CreateSnapshot", codes.AlreadyExists, uncertain, nil},
 	{"CreateSnapshot", codes.Aborted, busy, nil},
 	{"CreateSnapshot", codes.ResourceExhausted, uncertain, nil},
-	{"DeleteSnapshot", codes.InvalidArgument, final, nil}, // it is part of a group
+	{"DeleteSnapshot", codes.InvalidArgument, final, volume.ErrInfeasible}, // it is part of a group
 	{"DeleteSnapshot", codes.FailedPrecondition, final, volume.ErrInUse},
 	{"DeleteSnapshot", codes.Aborted, busy, nil},
 	{"ListSnapshots", codes.Aborted, final, errStartAgain},
-	{"GetSnapshot", codes.NotFound, final, nil},
+	{"GetSnapshot", codes.NotFound, final, volume.ErrNotFound},
 	{"ControllerExpandVolume", codes.InvalidArgument, final, nil},
 	{"ControllerExpandVolume", codes.NotFound, final, nil},
 	{"ControllerExpandVolume", codes.FailedPrecondition, final, volume.ErrInUse},
@@ -104,10 +104,10 @@ var rules = []rule{
 	{"CreateVolumeGroupSnapshot", codes.FailedPrecondition, final, nil},
 	{"CreateVolumeGroupSnapshot", codes.Aborted, busy, nil},
 	{"CreateVolumeGroupSnapshot", codes.ResourceExhausted, uncertain, nil},
-	{"DeleteVolumeGroupSnapshot", codes.InvalidArgument, final, nil}, // the list of snapshots is another one
+	{"DeleteVolumeGroupSnapshot", codes.InvalidArgument, final, volume.ErrInvalid}, // the list of snapshots is another one
 	{"DeleteVolumeGroupSnapshot", codes.FailedPrecondition, final, volume.ErrInUse},
-	{"GetVolumeGroupSnapshot", codes.InvalidArgument, final, nil},
-	{"GetVolumeGroupSnapshot", codes.NotFound, final, nil},
+	{"GetVolumeGroupSnapshot", codes.InvalidArgument, final, volume.ErrInvalid},
+	{"GetVolumeGroupSnapshot", codes.NotFound, final, volume.ErrNotFound},
 	{"GetMetadataAllocated", codes.InvalidArgument, final, nil},
 	{"GetMetadataAllocated", codes.NotFound, final, nil},
 	{"GetMetadataAllocated", codes.OutOfRange, final, nil},

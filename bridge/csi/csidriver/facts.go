@@ -17,6 +17,7 @@ type (
 	pluginService  = csi.PluginCapability_Service_Type
 	controllerCall = csi.ControllerServiceCapability_RPC_Type
 	nodeCall       = csi.NodeServiceCapability_RPC_Type
+	groupCall      = csi.GroupControllerServiceCapability_RPC_Type
 )
 
 // facts are what a driver has answered on one connection. All of it was answered: a connection on which a question failed is not
@@ -27,6 +28,7 @@ type facts struct {
 	expansion     map[csi.PluginCapability_VolumeExpansion_Type]bool
 	controller    map[controllerCall]bool
 	node          map[nodeCall]bool
+	group         map[groupCall]bool
 	// nodeID is what the driver calls this node; empty where its node service is not used.
 	nodeID   string
 	topology map[string]string
@@ -40,7 +42,7 @@ func (s *session) ask(ctx context.Context) (facts, error) {
 	if err := s.awaitReady(ctx); err != nil {
 		return f, err
 	}
-	for _, question := range []func(context.Context, *facts) error{s.askName, s.askServices, s.askController, s.askNode} {
+	for _, question := range []func(context.Context, *facts) error{s.askName, s.askServices, s.askController, s.askGroup, s.askNode} {
 		if err := question(ctx, &f); err != nil {
 			return f, err
 		}
@@ -113,6 +115,23 @@ func (s *session) askController(ctx context.Context, f *facts) error {
 	f.controller = map[controllerCall]bool{}
 	for _, c := range answer.GetCapabilities() {
 		f.controller[c.GetRpc().GetType()] = true
+	}
+	return nil
+}
+
+// askGroup asks for the calls of the group controller service, which is where the controller service is.
+func (s *session) askGroup(ctx context.Context, f *facts) error {
+	if !s.options.Services.Has(Controller) || !f.services[csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE] {
+		return nil
+	}
+	answer, err := call(ctx, s, "GroupControllerGetCapabilities",
+		csi.NewGroupControllerClient(s.conn).GroupControllerGetCapabilities, &csi.GroupControllerGetCapabilitiesRequest{})
+	if err != nil {
+		return explainServices(err, "Node")
+	}
+	f.group = map[groupCall]bool{}
+	for _, c := range answer.GetCapabilities() {
+		f.group[c.GetRpc().GetType()] = true
 	}
 	return nil
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-func (p *Plugin) checkHandle(handle string) error {
-	return csispec.CheckID("volume handle", handle, p.options.MaxString)
+func (p *Plugin) checkHandle(handle string) error { return p.options.checkHandle(handle) }
+
+func (o Options) checkHandle(handle string) error {
+	return csispec.CheckID("volume handle", handle, o.MaxString)
 }
 
 // use is how a volume is to be used.

@@ -51,6 +51,9 @@ type Options struct {
 	Tokens Tokens
 	// Secrets gets the secrets that volumes and classes refer to, at each call. Nil means that volumes with secrets are refused.
 	Secrets volume.SecretGetter
+	// SnapshotSecrets knows the secrets of snapshots that are looked up, listed and deleted, such as [SnapshotClassSecrets]. Nil means
+	// that such calls have none.
+	SnapshotSecrets SnapshotSecrets
 	// Nodes knows what the driver has said of other nodes, such as [StoredNodes]. Nil means that only this node is known, of a
 	// driver whose node service is used.
 	Nodes Nodes

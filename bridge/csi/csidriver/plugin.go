@@ -42,7 +42,7 @@ func (d *Driver) Connect(ctx context.Context) error {
 func (d *Driver) Plugin() *Plugin {
 	name := volume.PluginNameOfDriver(d.options.Driver)
 	return &Plugin{
-		options: d.options, link: d.link, name: name,
+		snapshots: snapshots{link: d.link}, options: d.options, link: d.link, name: name,
 		node: nodeService{options: d.options, link: d.link, name: name, points: mountPoints{driver: d.options.Driver, mounter: d.options.Mounter}},
 	}
 }
@@ -52,6 +52,8 @@ func (d *Driver) Close() error { return d.link.close() }
 
 // Plugin is a CSI driver as a plugin. Make it with [Driver.Plugin]; its methods may be called from several goroutines at once.
 type Plugin struct {
+	snapshots
+
 	options Options
 	name    string
 	link    *link
@@ -62,22 +64,24 @@ type Plugin struct {
 }
 
 var (
-	_ volume.PersistentVolumePlugin       = (*Plugin)(nil)
-	_ volume.ProvisionableVolumePlugin    = (*Plugin)(nil)
-	_ volume.CloneableVolumePlugin        = (*Plugin)(nil)
-	_ volume.ModifiableVolumePlugin       = (*Plugin)(nil)
-	_ volume.DeletableVolumePlugin        = (*Plugin)(nil)
-	_ volume.AttachableVolumePlugin       = (*Plugin)(nil)
-	_ volume.BulkVolumeVerifier           = (*Plugin)(nil)
-	_ volume.ExpandableVolumePlugin       = (*Plugin)(nil)
-	_ volume.NodeExpandableVolumePlugin   = (*Plugin)(nil)
-	_ volume.VolumePluginWithAttachLimits = (*Plugin)(nil)
-	_ volume.BlockVolumePlugin            = (*Plugin)(nil)
-	_ volume.RemountableVolumePlugin      = (*Plugin)(nil)
-	_ volume.MountOptionVolumePlugin      = (*Plugin)(nil)
-	_ volume.SELinuxVolumePlugin          = (*Plugin)(nil)
-	_ volume.SpecKindDeclarer             = (*Plugin)(nil)
-	_ volume.CapabilityLimiter            = (*Plugin)(nil)
+	_ volume.PersistentVolumePlugin         = (*Plugin)(nil)
+	_ volume.ProvisionableVolumePlugin      = (*Plugin)(nil)
+	_ volume.CloneableVolumePlugin          = (*Plugin)(nil)
+	_ volume.ModifiableVolumePlugin         = (*Plugin)(nil)
+	_ volume.SnapshotLister                 = (*Plugin)(nil)
+	_ volume.GroupSnapshottableVolumePlugin = (*Plugin)(nil)
+	_ volume.DeletableVolumePlugin          = (*Plugin)(nil)
+	_ volume.AttachableVolumePlugin         = (*Plugin)(nil)
+	_ volume.BulkVolumeVerifier             = (*Plugin)(nil)
+	_ volume.ExpandableVolumePlugin         = (*Plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin     = (*Plugin)(nil)
+	_ volume.VolumePluginWithAttachLimits   = (*Plugin)(nil)
+	_ volume.BlockVolumePlugin              = (*Plugin)(nil)
+	_ volume.RemountableVolumePlugin        = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin        = (*Plugin)(nil)
+	_ volume.SELinuxVolumePlugin            = (*Plugin)(nil)
+	_ volume.SpecKindDeclarer               = (*Plugin)(nil)
+	_ volume.CapabilityLimiter              = (*Plugin)(nil)
 )
 
 // Identify returns the name of the driver that answers on the socket of options.
@@ -124,9 +128,11 @@ func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 	return p.isInline(spec) || p.isPersistent(spec)
 }
 
-func (p *Plugin) isPersistent(spec *volume.Spec) bool {
+func (p *Plugin) isPersistent(spec *volume.Spec) bool { return p.link.isPersistent(spec) }
+
+func (l *link) isPersistent(spec *volume.Spec) bool {
 	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil &&
-		spec.PersistentVolume.Spec.CSI.Driver == p.options.Driver
+		spec.PersistentVolume.Spec.CSI.Driver == l.options.Driver
 }
 
 // GetAccessModes implements [volume.PersistentVolumePlugin]. The driver itself refuses those that it does not have.
@@ -162,6 +168,10 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	creates := f.controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME]
 	add(creates, volume.CapProvision|volume.CapDelete)
 	add(creates && f.controller[csi.ControllerServiceCapability_RPC_CLONE_VOLUME], volume.CapClone)
+	snapshots := creates && f.controller[csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT]
+	add(snapshots, volume.CapSnapshot)
+	add(snapshots && f.controller[csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS], volume.CapListSnapshots)
+	add(snapshots && f.group[csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT], volume.CapGroupSnapshot)
 	add(p.link.attaches(), volume.CapAttach|volume.CapDeviceMount)
 	add(f.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME], volume.CapDeviceMount)
 	add(f.controller[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES], volume.CapBulkVerify)
@@ -189,15 +199,17 @@ var errOtherPlugin = errors.New("the volume has no csi source of this driver")
 
 // sourceOf returns the source of a PersistentVolume. A handle that the specification does not allow is an error that matches
 // [volume.ErrInvalid].
-func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) {
-	if !p.isPersistent(spec) {
-		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", p.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
+func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) { return p.link.sourceOf(spec) }
+
+func (l *link) sourceOf(spec *volume.Spec) (source, error) {
+	if !l.isPersistent(spec) {
+		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", l.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
 	}
 	pv := spec.PersistentVolume
-	if err := p.link.checkMode(storagev1.VolumeLifecyclePersistent); err != nil {
+	if err := l.checkMode(storagev1.VolumeLifecyclePersistent); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
 	}
-	if err := p.checkHandle(pv.Spec.CSI.VolumeHandle); err != nil {
+	if err := l.options.checkHandle(pv.Spec.CSI.VolumeHandle); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
 	}
 	return source{

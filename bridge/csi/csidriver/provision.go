@@ -97,19 +97,30 @@ func (v *provisioner) request(f facts) (*csi.CreateVolumeRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	if v.options.Snapshot != nil {
+		if err := volume.CheckRestoreSize(claim, v.options.Snapshot); err != nil {
+			return nil, err
+		}
+	}
 	return &csi.CreateVolumeRequest{
 		Name: v.options.PVName, CapacityRange: capacityRange(required, limit.Value()), VolumeCapabilities: capabilities,
 		Parameters: v.own, MutableParameters: v.options.MutableParameters, VolumeContentSource: content,
 	}, nil
 }
 
-// content returns what the volume is to be made of. A data source that is no volume of this driver is refused: nobody may get an empty
-// volume for a copy.
+// content returns what the volume is to be made of. A data source that is no volume or snapshot of this driver is refused: nobody may
+// get an empty volume for a copy.
 func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 	spec := v.options.PVC.Spec
+	if v.options.Snapshot != nil {
+		handle := v.options.Snapshot.Handle
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: handle},
+		}}, v.plugin.options.checkSnapshotHandle(handle)
+	}
 	if v.options.Source == nil {
 		if spec.DataSource != nil || spec.DataSourceRef != nil {
-			return nil, fmt.Errorf("the claim's data source is no volume that is there: %w", volume.ErrInfeasible)
+			return nil, fmt.Errorf("the claim's data source is no volume or snapshot that is there: %w", volume.ErrInfeasible)
 		}
 		return nil, nil
 	}

@@ -78,13 +78,21 @@ func splitParameters(options volume.VolumeOptions) (own map[string]string, fsTyp
 			}
 		}
 	}
-	for who, ref := range refs {
+	if err := refs.checkWhole(); err != nil {
+		return nil, "", nil, err
+	}
+	return own, fsType, refs, nil
+}
+
+// checkWhole refuses a secret without a name or a namespace.
+func (c classSecrets) checkWhole() error {
+	for who, ref := range c {
 		if ref.Name == "" || ref.Namespace == "" {
-			return nil, "", nil, fmt.Errorf("class parameters: %s needs %s and %s together: %w",
+			return fmt.Errorf("class parameters: %s needs %s and %s together: %w",
 				who, parameterPrefix+who+secretNameEnd, parameterPrefix+who+secretSpaceEnd, volume.ErrInvalid)
 		}
 	}
-	return own, fsType, refs, nil
+	return nil
 }
 
 // set reads one parameter, without the prefix.
@@ -105,15 +113,20 @@ func (c classSecrets) set(name, value string, options volume.VolumeOptions) erro
 	if err != nil {
 		return err
 	}
+	c.put(who, filled, isName)
+	return nil
+}
+
+// put sets the name or the namespace of a reference.
+func (c classSecrets) put(who, value string, isName bool) { //nolint:revive // It says what the value is.
 	if c[who] == nil {
 		c[who] = &v1.SecretReference{}
 	}
 	if isName {
-		c[who].Name = filled
+		c[who].Name = value
 	} else {
-		c[who].Namespace = filled
+		c[who].Namespace = value
 	}
-	return nil
 }
 
 // fill puts the names of the claim and the volume into a template. Only a secret's name may depend on the claim's name and

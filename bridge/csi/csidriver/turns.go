@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// turns let one call at a time change a volume, as the specification asks of the caller. The zero value is ready to use.
+// turns let one call at a time change a volume or a snapshot, as the specification asks of the caller. The zero value is ready to use.
 type turns struct {
 	mu       sync.Mutex
 	byVolume map[string]*turn
@@ -59,11 +59,19 @@ func (t *turns) leave(key string, own *turn) {
 	}
 }
 
-// changes returns what names the volume that a request changes; empty for a request that only asks.
+// changes returns what names the volume or the snapshot that a request changes; empty for a request that only asks.
 func changes(request proto.Message) string {
 	switch r := request.(type) {
 	case *csi.CreateVolumeRequest:
 		return "name " + r.GetName()
+	case *csi.CreateSnapshotRequest:
+		return "snapshot name " + r.GetName()
+	case *csi.DeleteSnapshotRequest:
+		return "snapshot id " + r.GetSnapshotId()
+	case *csi.CreateVolumeGroupSnapshotRequest:
+		return "group name " + r.GetName()
+	case *csi.DeleteVolumeGroupSnapshotRequest:
+		return "group id " + r.GetGroupSnapshotId()
 	case *csi.DeleteVolumeRequest, *csi.ControllerPublishVolumeRequest, *csi.ControllerUnpublishVolumeRequest,
 		*csi.ControllerExpandVolumeRequest, *csi.ControllerModifyVolumeRequest, *csi.NodeStageVolumeRequest, *csi.NodeUnstageVolumeRequest,
 		*csi.NodePublishVolumeRequest, *csi.NodeUnpublishVolumeRequest, *csi.NodeExpandVolumeRequest:

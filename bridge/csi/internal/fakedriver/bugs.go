@@ -106,8 +106,11 @@ func (d *Driver) empty(id string) error {
 	return err
 }
 
-// fill copies the volume that a new one is to be a copy of. It is called with the lock held.
+// fill copies the volume or the snapshot that a new volume is to be a copy of. It is called with the lock held.
 func (d *Driver) fill(v *Volume, r *csi.CreateVolumeRequest) error {
+	if snapshot := r.GetVolumeContentSource().GetSnapshot(); snapshot != nil {
+		return d.restore(v, snapshot.GetSnapshotId())
+	}
 	origin := r.GetVolumeContentSource().GetVolume()
 	if origin == nil || d.has(ClonesNothing) {
 		return nil

@@ -51,7 +51,7 @@ func merge(into, from any) error {
 
 // callNamed returns what handles the calls of a method; nil if there is none.
 func callNamed(name string) grpc.MethodHandler {
-	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.Node_ServiceDesc} {
+	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.GroupController_ServiceDesc, csi.Node_ServiceDesc} {
 		for _, m := range service.Methods {
 			if m.MethodName == name {
 				return m.Handler

@@ -57,8 +57,28 @@ type Options struct {
 	Memory bool
 	// Mounter is what it mounts with; nil means the kernel's.
 	Mounter mount.Interface
+	// Group are the calls of its group controller service, which is there if Services say so.
+	Group []csi.GroupControllerServiceCapability_RPC_Type
+	// NeverReady says that no snapshot becomes ready to use.
+	NeverReady bool
 	// Bug is what it always does wrong.
 	Bug Bug
+}
+
+// WithSnapshots adds the calls for snapshots and groups to those that the driver has.
+func (o Options) WithSnapshots() Options {
+	o = o.complete()
+	o.Controller = append(slices.Clone(o.Controller), csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS, csi.ControllerServiceCapability_RPC_GET_SNAPSHOT)
+	o.Services = append(slices.Clone(o.Services), csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
+	o.Group = []csi.GroupControllerServiceCapability_RPC_Type{csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT}
+	return o
+}
+
+// WithoutGroups takes the group controller service away: nothing stops those who write while the fake makes a group.
+func (o Options) WithoutGroups() Options {
+	o.Services, o.Group = []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}, nil
+	return o
 }
 
 // Fault is how a call goes wrong. The zero value is a call that goes well.
@@ -108,6 +128,7 @@ type Volume struct {
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	csi.UnimplementedNodeServer
 
 	mounter mount.Interface
@@ -117,21 +138,33 @@ type Driver struct {
 	faults  map[string][]Fault
 	calls   []Call
 	volumes map[string]*Volume
+	// snapshots are by id.
+	snapshots map[string]*csi.Snapshot
+	groups    map[string]*csi.VolumeGroupSnapshot
 }
 
 // New returns a driver without volumes. It does nothing.
 func New(options Options) *Driver {
-	if options.Name == "" {
-		options.Name = Name
+	options = options.complete()
+	return &Driver{
+		mounter: options.Mounter, options: options, faults: map[string][]Fault{}, volumes: map[string]*Volume{},
+		snapshots: map[string]*csi.Snapshot{}, groups: map[string]*csi.VolumeGroupSnapshot{},
 	}
-	if options.NodeID == "" {
-		options.NodeID = "fake-node"
+}
+
+// complete returns the options with the defaults.
+func (o Options) complete() Options {
+	if o.Name == "" {
+		o.Name = Name
 	}
-	if options.Services == nil {
-		options.Services = []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}
+	if o.NodeID == "" {
+		o.NodeID = "fake-node"
 	}
-	if options.Controller == nil {
-		options.Controller = []csi.ControllerServiceCapability_RPC_Type{
+	if o.Services == nil {
+		o.Services = []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}
+	}
+	if o.Controller == nil {
+		o.Controller = []csi.ControllerServiceCapability_RPC_Type{
 			csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 			csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 			csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
@@ -144,8 +177,8 @@ func New(options Options) *Driver {
 			csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		}
 	}
-	if options.Node == nil {
-		options.Node = []csi.NodeServiceCapability_RPC_Type{
+	if o.Node == nil {
+		o.Node = []csi.NodeServiceCapability_RPC_Type{
 			csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 			csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
 			csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
@@ -153,10 +186,10 @@ func New(options Options) *Driver {
 			csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		}
 	}
-	if options.Mounter == nil {
-		options.Mounter = mount.New(mount.Options{})
+	if o.Mounter == nil {
+		o.Mounter = mount.New(mount.Options{})
 	}
-	return &Driver{mounter: options.Mounter, options: options, faults: map[string][]Fault{}, volumes: map[string]*Volume{}}
+	return o
 }
 
 // Serve listens at socket, which only its owner may write to, and answers until stop is called, which ends every call and returns
@@ -175,6 +208,7 @@ func (d *Driver) Serve(socket string) (stop func(), err error) {
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.MaxSendMsgSize(1<<30))
 	csi.RegisterIdentityServer(server, d)
 	csi.RegisterControllerServer(server, d)
+	csi.RegisterGroupControllerServer(server, d)
 	csi.RegisterNodeServer(server, d)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
@@ -266,7 +300,8 @@ func isQuestion(request proto.Message) bool {
 	switch request.(type) {
 	case *csi.CreateVolumeRequest, *csi.DeleteVolumeRequest, *csi.ControllerPublishVolumeRequest, *csi.ControllerUnpublishVolumeRequest,
 		*csi.ControllerExpandVolumeRequest, *csi.NodeStageVolumeRequest, *csi.NodeUnstageVolumeRequest, *csi.NodePublishVolumeRequest,
-		*csi.NodeUnpublishVolumeRequest, *csi.NodeExpandVolumeRequest:
+		*csi.NodeUnpublishVolumeRequest, *csi.NodeExpandVolumeRequest, *csi.CreateSnapshotRequest, *csi.DeleteSnapshotRequest,
+		*csi.CreateVolumeGroupSnapshotRequest, *csi.DeleteVolumeGroupSnapshotRequest:
 		return false
 	}
 	return true

@@ -89,6 +89,9 @@ func (d *Driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	size := max(r.GetCapacityRange().GetRequiredBytes(), 1<<20)
 	v := d.volumes[id]
 	if v == nil {
+		if err := d.checkSource(r); err != nil {
+			return nil, err
+		}
 		if err := os.MkdirAll(d.path(id), 0o755); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,147 @@
+package csidriver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// SnapshotCall is a call about a snapshot, or about a group of snapshots, that is given no class.
+type SnapshotCall struct {
+	// Method is the call of the specification: "GetSnapshot", "ListSnapshots", "DeleteSnapshot", "GetVolumeGroupSnapshot" or
+	// "DeleteVolumeGroupSnapshot".
+	Method string
+	// Handle is that of the snapshot or the group; empty for a list of all.
+	Handle string
+}
+
+// SnapshotSecrets knows which secret a call about a snapshot is made with. CreateSnapshot has it in its parameters, and the other calls
+// have a handle alone: Kubernetes keeps the reference in annotations of the VolumeSnapshotContent.
+type SnapshotSecrets interface {
+	// SnapshotSecret returns the reference; nil and no error say that there is none.
+	SnapshotSecret(ctx context.Context, call SnapshotCall) (*v1.SecretReference, error)
+}
+
+// SnapshotClassSecrets returns the secrets of a driver whose snapshots are all of one class, or of classes with the same secrets. parameters
+// are those of the class. A parameter of Kubernetes that is not known, or that depends on the snapshot, is an error that matches
+// [volume.ErrInvalid].
+func SnapshotClassSecrets(parameters map[string]string) (SnapshotSecrets, error) {
+	split, err := splitSnapshotParameters(parameters)
+	if err != nil {
+		return nil, err
+	}
+	return split.refs, nil
+}
+
+// Whom the secrets of a class of snapshots are for.
+const (
+	whoSnapshots       = "snapshotter"
+	whoListsSnapshots  = "snapshotter-list"
+	whoSnapshotsGroups = "group-snapshotter"
+	whoGetsGroups      = "group-snapshotter-get"
+)
+
+// whoCalls says whose secret a call has.
+var whoCalls = map[string]string{
+	"GetSnapshot": whoListsSnapshots, "ListSnapshots": whoListsSnapshots, "DeleteSnapshot": whoSnapshots,
+	"GetVolumeGroupSnapshot": whoGetsGroups, "DeleteVolumeGroupSnapshot": whoSnapshotsGroups,
+}
+
+// SnapshotSecret implements [SnapshotSecrets] by the references of a class.
+func (c classSecrets) SnapshotSecret(_ context.Context, call SnapshotCall) (*v1.SecretReference, error) {
+	return c[whoCalls[call.Method]].DeepCopy(), nil
+}
+
+// secretsFor returns the secrets of a call.
+func (n snapshots) secretsFor(ctx context.Context, call SnapshotCall) (map[string]string, error) {
+	if n.link.options.SnapshotSecrets == nil {
+		return nil, nil
+	}
+	ref, err := n.link.options.SnapshotSecrets.SnapshotSecret(ctx, call)
+	if err != nil {
+		return nil, volume.Transient(fmt.Errorf("driver %q: secret for %s of %q: %w", n.link.options.Driver, call.Method, call.Handle, err))
+	}
+	return n.link.options.secret(ctx, ref)
+}
+
+// snapshotParameters are the parameters of a class of snapshots or of groups, in their parts.
+type snapshotParameters struct {
+	own  map[string]string // the driver's, with the names of the objects
+	refs classSecrets
+}
+
+// snapshotNames are the parameters by which Kubernetes tells a driver of its objects. What is told can be used in the names of secrets.
+var snapshotNames = map[string]string{
+	"volumesnapshot/name": "volumesnapshot.name", "volumesnapshot/namespace": "volumesnapshot.namespace",
+	"volumesnapshotcontent/name": "volumesnapshotcontent.name",
+	"volumegroupsnapshot/name":   "volumegroupsnapshot.name", "volumegroupsnapshot/namespace": "volumegroupsnapshot.namespace",
+	"volumegroupsnapshotcontent/name": "volumegroupsnapshotcontent.name",
+}
+
+// splitSnapshotParameters parts the parameters of a class of snapshots or of groups.
+func splitSnapshotParameters(parameters map[string]string) (snapshotParameters, error) {
+	split := snapshotParameters{own: maps.Clone(parameters), refs: classSecrets{}}
+	names := map[string]string{}
+	for key, value := range parameters {
+		if template, ok := snapshotNames[strings.TrimPrefix(key, parameterPrefix)]; ok {
+			names[template] = value
+		}
+	}
+	for key, value := range parameters {
+		name, isKubernetes := strings.CutPrefix(key, parameterPrefix)
+		if _, isName := snapshotNames[name]; !isKubernetes || isName {
+			continue
+		}
+		delete(split.own, key)
+		if err := split.refs.setSnapshotter(name, value, names); err != nil {
+			return snapshotParameters{}, fmt.Errorf("class parameter %q: %w", key, err)
+		}
+	}
+	return split, split.refs.checkWhole()
+}
+
+// setSnapshotter reads one parameter, without the prefix.
+func (c classSecrets) setSnapshotter(name, value string, names map[string]string) error {
+	who, isName := strings.CutSuffix(name, secretNameEnd)
+	who, isSpace := strings.CutSuffix(who, secretSpaceEnd)
+	switch who {
+	case whoSnapshots, whoListsSnapshots, whoSnapshotsGroups, whoGetsGroups:
+	default:
+		isName, isSpace = false, false
+	}
+	if isName == isSpace {
+		return fmt.Errorf("it is not known: %w", volume.ErrInvalid)
+	}
+	filled, err := fillNames(value, isName, names)
+	if err != nil {
+		return err
+	}
+	c.put(who, filled, isName)
+	return nil
+}
+
+// fillNames puts the names of objects into a template. Who writes a snapshot must not choose the namespace of a secret by its name.
+func fillNames(template string, isName bool, names map[string]string) (string, error) { //nolint:revive // It says of what it is the template.
+	var unknown string
+	filled := os.Expand(template, func(key string) string {
+		chosen := key == "volumesnapshot.name" || key == "volumegroupsnapshot.name"
+		if value, ok := names[key]; ok && (isName || !chosen) {
+			return value
+		}
+		unknown = key
+		return ""
+	})
+	if unknown != "" {
+		return "", fmt.Errorf("nothing is known for ${%s}: %w", unknown, volume.ErrInvalid)
+	}
+	if filled == "" {
+		return "", fmt.Errorf("it is empty: %w", volume.ErrInvalid)
+	}
+	return filled, nil
+}
