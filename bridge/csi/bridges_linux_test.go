@@ -69,7 +69,7 @@ func serve(dir, attach string) error {
 	if attach == attachOnNode {
 		options.Attach = csiserver.AttachOnNode
 	}
-	server, err := csiserver.New(loopblock.New(loopblock.Options{MaxVolumes: 3}), options)
+	server, err := csiserver.New(loopblock.New(loopblock.Options{MaxVolumes: 5}), options)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,8 @@ func TestLoopBlockBehindBothBridges(t *testing.T) {
 		Shared:    true,
 		Lifetime:  volumetest.LifetimeOfStorage,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapDeviceMount | volume.CapBlock |
-			volume.CapExpand | volume.CapNodeExpand | volume.CapClone | volume.CapModify,
+			volume.CapExpand | volume.CapNodeExpand | volume.CapClone | volume.CapModify |
+			volume.CapSnapshot | volume.CapListSnapshots | volume.CapGroupSnapshot,
 		MutableParameters: [2]map[string]string{
 			{loopblock.ParameterDirectIO: "true", loopblock.ParameterReadAhead: "1Mi"},
 			{loopblock.ParameterDirectIO: "false", loopblock.ParameterReadAhead: "64Ki"},
@@ -193,7 +194,7 @@ func TestSanityThroughBothBridges(t *testing.T) {
 			})
 			stop()
 			require.NoError(t, <-ended)
-			assert.Equal(t, 68, result.Passed)
+			assert.Equal(t, 94, result.Passed)
 		})
 	}
 }

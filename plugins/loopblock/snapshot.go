@@ -70,9 +70,9 @@ func (p *Plugin) GetGroupSnapshot(ctx context.Context, handle string, _ []string
 	return record.groupSnapshot(), nil
 }
 
-// ListSnapshots implements volume.SnapshotLister.
+// ListSnapshots implements volume.SnapshotLister. Before the first volume is made there is no directory, and no snapshot.
 func (p *Plugin) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
-	return inImages(ctx, p, "list of the snapshots", func(dir *image.Dir) ([]volume.Snapshot, error) {
+	all, err := inImages(ctx, p, "list of the snapshots", func(dir *image.Dir) ([]volume.Snapshot, error) {
 		names, err := dir.Names()
 		if err != nil {
 			return nil, err
@@ -96,6 +96,10 @@ func (p *Plugin) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
 		}
 		return all, nil
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return all, err
 }
 
 // DeleteSnapshot implements volume.SnapshottableVolumePlugin. The record of the snapshot goes first, then its image: a call that

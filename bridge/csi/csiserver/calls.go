@@ -123,6 +123,12 @@ func (i *interceptor) log(ctx context.Context, method string, request proto.Mess
 	if r, ok := request.(interface{ GetVolumeId() string }); ok {
 		attributes = append(attributes, slog.String("volume", r.GetVolumeId()))
 	}
+	if r, ok := request.(interface{ GetSnapshotId() string }); ok {
+		attributes = append(attributes, slog.String("snapshot", r.GetSnapshotId()))
+	}
+	if r, ok := request.(interface{ GetGroupSnapshotId() string }); ok {
+		attributes = append(attributes, slog.String("group", r.GetGroupSnapshotId()))
+	}
 	if r, ok := request.(interface{ GetName() string }); ok {
 		attributes = append(attributes, slog.String("name", r.GetName()))
 	}

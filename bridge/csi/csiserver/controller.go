@@ -12,15 +12,21 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// controller is the service that makes, attaches and expands volumes.
+// controller is the service that makes, attaches and expands volumes, and makes snapshots of them.
 type controller struct {
-	csi.UnimplementedControllerServer
+	unserved
 	*resolved
+	*snapshots
 
 	locks       *locks
 	state       *stateRecords
 	volumes     *volumes
 	attachments *attachments
+}
+
+// unserved answers to the calls that neither controller nor snapshots has.
+type unserved struct {
+	csi.UnimplementedControllerServer
 }
 
 // ControllerGetCapabilities says which calls are served.
@@ -39,6 +45,9 @@ func (c *controller) ControllerGetCapabilities(
 	}
 	add(c.makes(), csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_LIST_VOLUMES)
 	add(c.makes() && c.can.Has(volume.CapClone), csi.ControllerServiceCapability_RPC_CLONE_VOLUME)
+	add(c.makes() && c.can.Has(volume.CapSnapshot),
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_GET_SNAPSHOT)
+	add(c.makes() && c.can.Has(volume.CapListSnapshots), csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS)
 	add(c.attachesByController(),
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_READONLY)
 	add(c.attachesByController() && c.makes(), csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)

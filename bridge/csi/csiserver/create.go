@@ -28,14 +28,21 @@ type creation struct {
 	limit        int64 // bytes; zero: none
 	parameters   map[string]string
 	mutable      map[string]string
-	// source is the volume to be copied; nil: none.
-	source *volumeRecord
+	content      content
+	// source is the volume to be copied, snapshot the one to be restored; nil: none.
+	source   *volumeRecord
+	snapshot *volume.Snapshot
 }
+
+// content names what a volume is made of: at most one is not empty.
+type content struct{ volumeID, snapshotID string }
 
 // volumes makes, deletes and expands volumes, on record. Its methods are called by who has the volume's lock.
 type volumes struct {
 	*resolved
 	*records
+
+	snapshots *snapshots
 }
 
 // CreateVolume makes a volume, once for each name.
@@ -87,7 +94,7 @@ func (s *volumes) creationOf(r *csi.CreateVolumeRequest) (creation, error) {
 	if wanted.required, wanted.limit, err = sizesOf(r.GetCapacityRange()); err != nil {
 		return wanted, err
 	}
-	wanted.source, err = s.sourceOf(r.GetVolumeContentSource())
+	wanted.content, err = s.contentOf(r.GetVolumeContentSource())
 	return wanted, err
 }
 
@@ -123,22 +130,48 @@ func (s *resolved) isHere(place *csi.Topology) bool {
 	return true
 }
 
-func (s *volumes) sourceOf(r *csi.VolumeContentSource) (*volumeRecord, error) {
+// contentOf checks what is asked for, and not whether it is there.
+func (s *volumes) contentOf(r *csi.VolumeContentSource) (content, error) {
+	switch from := r.GetType().(type) {
+	case *csi.VolumeContentSource_Volume:
+		if s.can.Has(volume.CapClone) {
+			return content{volumeID: from.Volume.GetVolumeId()}, checkVolumeID(from.Volume.GetVolumeId())
+		}
+	case *csi.VolumeContentSource_Snapshot:
+		if s.can.Has(volume.CapSnapshot) {
+			return content{snapshotID: from.Snapshot.GetSnapshotId()}, checkSnapshotID(from.Snapshot.GetSnapshotId())
+		}
+	}
 	if r == nil {
-		return nil, nil
+		return content{}, nil
 	}
-	id := r.GetVolume().GetVolumeId()
-	if r.GetVolume() == nil || !s.can.Has(volume.CapClone) {
-		return nil, status.Error(codes.InvalidArgument, "volume_content_source: the plugin makes no volume of that")
+	return content{}, status.Error(codes.InvalidArgument, "volume_content_source: the plugin makes no volume of that")
+}
+
+// fetch reads what the volume is to be made of. If the volume is known, an earlier call may have made it, and its snapshot may be gone:
+// the plugin finds such a volume by its name.
+func (s *volumes) fetch(ctx context.Context, wanted *creation, known bool) error {
+	switch {
+	case wanted.content.volumeID != "":
+		source, ok := s.state.byID(wanted.content.volumeID)
+		if !ok {
+			return noSuchVolume(wanted.content.volumeID)
+		}
+		wanted.source = &source
+	case wanted.content.snapshotID != "":
+		found, err := s.snapshots.look(ctx, wanted.content.snapshotID)
+		if errors.Is(err, volume.ErrUnsupported) || errors.Is(err, volume.ErrNotFound) && known {
+			found, err = volume.Snapshot{Handle: wanted.content.snapshotID}, nil
+		}
+		if err != nil {
+			return err
+		}
+		if wanted.limit > 0 && wanted.limit < found.RestoreSize {
+			return status.Errorf(codes.OutOfRange, "limit_bytes %d is less than the %d bytes of the snapshot", wanted.limit, found.RestoreSize)
+		}
+		wanted.snapshot = &found
 	}
-	if err := checkVolumeID(id); err != nil {
-		return nil, err
-	}
-	source, ok := s.state.byID(id)
-	if !ok {
-		return nil, noSuchVolume(id)
-	}
-	return &source, nil
+	return nil
 }
 
 // parametersDigest stands for the parameters on record.
@@ -158,13 +191,6 @@ func (c creation) mutableDigest() string {
 	return parametersDigest(c.mutable)
 }
 
-func (c creation) origin() string {
-	if c.source == nil {
-		return ""
-	}
-	return c.source.ID
-}
-
 // create makes the volume, or returns the one that was made.
 func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, error) {
 	v, known := s.state.volumes.get(wanted.name)
@@ -174,14 +200,20 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	case known && v.Step == made:
 		return v, s.checkSame(v, wanted)
 	}
-	v = volumeRecord{Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Mutable: wanted.mutableDigest(), Origin: wanted.origin()}
+	if err := s.fetch(ctx, &wanted, known); err != nil {
+		return v, err
+	}
+	v = volumeRecord{
+		Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Mutable: wanted.mutableDigest(),
+		Origin: wanted.content.volumeID, OriginSnapshot: wanted.content.snapshotID,
+	}
 	if err := s.state.volumes.put(v.Name, v); err != nil {
 		return v, volume.Transient(err)
 	}
 	pv, err := s.provision(ctx, wanted)
 	if err != nil {
 		if !known || refused(err) {
-			err = s.notMade(v, err)
+			err = notMade(s.resolved, s.state.volumes, v.Name, err)
 		}
 		return v, err
 	}
@@ -191,18 +223,6 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 		return v, volume.Uncertain(err)
 	}
 	return v, nil
-}
-
-// notMade removes the record of a volume that was not made, by an error that speaks of all attempts, or of the first. Of a volume
-// that may be there the record stays.
-func (s *volumes) notMade(v volumeRecord, err error) error {
-	if outcome.IsUncertain(err) {
-		return err
-	}
-	if removing := s.state.volumes.remove(v.Name); removing != nil {
-		s.logger.Warn("the record of a volume that was not made stays", "name", v.Name, "error", removing)
-	}
-	return err
 }
 
 // checkSame refuses another volume of the same name.
@@ -216,8 +236,8 @@ func (s *volumes) checkSame(v volumeRecord, wanted creation) error {
 		why = "it was made with other parameters"
 	case v.Mutable != wanted.mutableDigest():
 		why = "it was made with other mutable parameters"
-	case v.Origin != wanted.origin():
-		why = fmt.Sprintf("it was made of volume %s", volume.Quote(v.Origin))
+	case v.Origin != wanted.content.volumeID || v.OriginSnapshot != wanted.content.snapshotID:
+		why = fmt.Sprintf("it was made of volume %s and snapshot %s", volume.Quote(v.Origin), volume.Quote(v.OriginSnapshot))
 	}
 	for _, c := range wanted.capabilities {
 		why = cmp.Or(why, s.whyUnfit(v, c))
@@ -275,6 +295,7 @@ func (s *volumes) volumeOptions(wanted creation) volume.VolumeOptions {
 	if wanted.source != nil {
 		options.Source = wanted.source.PV.DeepCopy()
 	}
+	options.Snapshot = wanted.snapshot
 	return options
 }
 
@@ -310,8 +331,15 @@ func (s *volumes) claim(wanted creation) *v1.PersistentVolumeClaim {
 	if wanted.source != nil {
 		claim.Spec.DataSource = &v1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: element(wanted.source.Name)}
 	}
+	if wanted.snapshot != nil {
+		group := snapshotGroup
+		claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: element(wanted.snapshot.Handle)}
+	}
 	return claim
 }
+
+// snapshotGroup is the API group of Kubernetes' snapshots.
+const snapshotGroup = "snapshot.storage.k8s.io"
 
 // sizeOf is how large the volume is to be at least.
 func (s *volumes) sizeOf(wanted creation) int64 {
@@ -320,6 +348,8 @@ func (s *volumes) sizeOf(wanted creation) int64 {
 		return wanted.required
 	case wanted.source != nil:
 		return wanted.source.PV.Spec.Capacity.Storage().Value()
+	case wanted.snapshot != nil && wanted.snapshot.RestoreSize > 0:
+		return wanted.snapshot.RestoreSize
 	case wanted.limit > 0:
 		return min(s.options.DefaultVolumeSize, wanted.limit)
 	}
@@ -348,6 +378,11 @@ func (s *volumes) volume(v volumeRecord) (*csi.Volume, error) {
 	if v.Origin != "" {
 		result.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Origin},
+		}}
+	}
+	if v.OriginSnapshot != "" {
+		result.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: v.OriginSnapshot},
 		}}
 	}
 	if len(s.options.Topology) > 0 {

@@ -25,6 +25,9 @@ func codeOf(err error) codes.Code {
 	case errors.Is(err, context.Canceled):
 		return codes.Canceled
 	}
+	if _, ok := errors.AsType[*volume.SnapshotSourceError](err); ok { // Also if an earlier call is uncertain: the name has to be another.
+		return codes.AlreadyExists
+	}
 	if class := outcome.ClassOf(err); class == outcome.Uncertain || class == outcome.Transient {
 		return codes.Unavailable
 	}

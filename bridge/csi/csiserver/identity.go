@@ -38,6 +38,7 @@ func (i *identity) GetPluginCapabilities(
 		}
 	}
 	service(i.options.hasController(), csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	service(i.options.hasController() && i.can.Has(volume.CapGroupSnapshot), csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE)
 	service(len(i.options.Topology) > 0, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
 	if i.can.Has(volume.CapExpand) || i.can.Has(volume.CapNodeExpand) {
 		all = append(all, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{

@@ -14,32 +14,42 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// tokenPrefix begins the tokens of ListVolumes. What follows is the id of the last volume of the page before, which may have been
+// tokenPrefix begins the tokens of lists. What follows is the id of the last entry of the page before, which may have been
 // deleted since.
 const tokenPrefix = "after:"
 
-// maxPage is how many volumes are in a page at most, whatever is asked for.
+// maxPage is how many entries are in a page at most, whatever is asked for.
 const maxPage = 500
+
+// pageOf returns after which id a page begins, and how large it is at most.
+func pageOf(r interface {
+	GetMaxEntries() int32
+	GetStartingToken() string
+}) (after string, size int, err error) {
+	after, ok := strings.CutPrefix(r.GetStartingToken(), tokenPrefix)
+	switch {
+	case r.GetMaxEntries() < 0:
+		return "", 0, status.Error(codes.InvalidArgument, "max_entries is negative")
+	case r.GetStartingToken() != "" && !ok:
+		return "", 0, status.Errorf(codes.Aborted, "starting_token %s is not one of this driver: begin anew", volume.Quote(r.GetStartingToken()))
+	case r.GetMaxEntries() == 0:
+		return after, maxPage, nil
+	}
+	return after, min(int(r.GetMaxEntries()), maxPage), nil
+}
 
 // ListVolumes returns the volumes that were made, in the order of their ids, and where they are attached.
 func (c *controller) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if !c.makes() {
 		return nil, unimplemented("ListVolumes")
 	}
-	after, ok := strings.CutPrefix(r.GetStartingToken(), tokenPrefix)
-	switch {
-	case r.GetMaxEntries() < 0:
-		return nil, status.Error(codes.InvalidArgument, "max_entries is negative")
-	case r.GetStartingToken() != "" && !ok:
-		return nil, status.Errorf(codes.Aborted, "starting_token %s is not one of this driver: begin anew", volume.Quote(r.GetStartingToken()))
+	after, size, err := pageOf(r)
+	if err != nil {
+		return nil, err
 	}
 	all := c.state.volumes.where(func(v volumeRecord) bool { return v.Step == made && v.ID > after })
 	slices.SortFunc(all, func(a, b volumeRecord) int { return strings.Compare(a.ID, b.ID) })
 	response := &csi.ListVolumesResponse{}
-	size := maxPage
-	if most := int(r.GetMaxEntries()); most > 0 {
-		size = min(most, maxPage)
-	}
 	if len(all) > size {
 		all = all[:size]
 		response.NextToken = tokenPrefix + all[size-1].ID

@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// locks are the names and ids of volumes that calls have for themselves.
+// locks are the names and ids of volumes and snapshots that calls have for themselves.
 type locks struct {
 	logger *slog.Logger
 
@@ -23,11 +23,19 @@ func nameLock(name string) string { return "name " + name }
 
 func idLock(id string) string { return "id " + id }
 
+func snapshotNameLock(name string) string { return "snapshot name " + name }
+
+func snapshotIDLock(id string) string { return "snapshot id " + id }
+
+func groupNameLock(name string) string { return "group name " + name }
+
+func groupIDLock(id string) string { return "group id " + id }
+
 // exclusively calls f while nobody else has the lock. It does not wait for one that is held: the error is ABORTED then. When f
 // returns with a call of the plugin abandoned, the lock is held until that call has ended, by a goroutine that ends with it.
 func (l *locks) exclusively(lock string, f func() error) (err error) {
 	if !l.take(lock) {
-		return status.Errorf(codes.Aborted, "another call for the volume with %s is under way: try again when it has ended", volume.Quote(lock))
+		return status.Errorf(codes.Aborted, "another call for what has %s is under way: try again when it has ended", volume.Quote(lock))
 	}
 	defer func() { l.release(lock, err) }() // after a panic too
 	return f()
@@ -51,7 +59,7 @@ func (l *locks) release(lock string, err error) {
 		go func() {
 			<-done
 			l.drop(lock)
-			l.logger.Info("an abandoned call has ended, and its volume can be changed again", "lock", lock)
+			l.logger.Info("an abandoned call has ended, and what it was about can be changed again", "lock", lock)
 		}()
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // volumeStep is how far the life of a volume has come.
@@ -36,8 +37,34 @@ type volumeRecord struct {
 	// Parameters is a digest of those of the request, Origin the id of the volume whose copy it is.
 	Parameters string
 	Origin     string `json:",omitempty"`
+	// OriginSnapshot is the id of the snapshot from which it was restored.
+	OriginSnapshot string `json:",omitempty"`
 	// Mutable is a digest of the mutable parameters of the request, empty for none. Later ones are the storage's to keep.
 	Mutable string `json:",omitempty"`
+}
+
+// snapshotRecord is a snapshot that CreateSnapshot has made, by its name.
+type snapshotRecord struct {
+	Step volumeStep
+	Name string
+	// Source is the id of the volume, PV the volume as it was: the call can be repeated when the volume is gone.
+	Source string
+	PV     *v1.PersistentVolume
+	// Told is what the plugin has said of the snapshot, once it is made.
+	Told volume.Snapshot
+}
+
+// groupRecord is a group of snapshots that CreateVolumeGroupSnapshot has made, by its name.
+type groupRecord struct {
+	Step volumeStep
+	Name string
+	// Sources are the volumes by id.
+	Sources map[string]*v1.PersistentVolume
+	// Parameters is a digest of those of the request.
+	Parameters string
+	// Told is what the plugin has said of the group, once it is made. Origins are the ids of the volumes by the ids of the snapshots.
+	Told    volume.GroupSnapshot
+	Origins map[string]string `json:",omitempty"`
 }
 
 // attachment is a volume that is attached to a node, or may be, by id and node.
@@ -159,6 +186,8 @@ type stateRecords struct {
 	dir         *record.Dir
 	volumes     *table[volumeRecord]
 	attachments *table[attachment]
+	snapshots   *table[snapshotRecord]
+	groups      *table[groupRecord]
 }
 
 // runtimeRecords do not: mounts end with the boot.
@@ -178,6 +207,24 @@ func (s *stateRecords) byID(id string) (volumeRecord, bool) {
 	found := s.volumes.where(func(v volumeRecord) bool { return v.ID == id && v.Step != making })
 	if len(found) == 0 {
 		return volumeRecord{}, false
+	}
+	return found[0], true
+}
+
+// snapshotByID returns the snapshot with the id, unless it is one of a group.
+func (s *stateRecords) snapshotByID(id string) (snapshotRecord, bool) {
+	found := s.snapshots.where(func(r snapshotRecord) bool { return r.Told.Handle == id && r.Step != making })
+	if len(found) == 0 {
+		return snapshotRecord{}, false
+	}
+	return found[0], true
+}
+
+// groupByID returns the group with the id.
+func (s *stateRecords) groupByID(id string) (groupRecord, bool) {
+	found := s.groups.where(func(r groupRecord) bool { return r.Told.Handle == id && r.Step != making })
+	if len(found) == 0 {
+		return groupRecord{}, false
 	}
 	return found[0], true
 }
@@ -210,8 +257,9 @@ func openRecords(options Options) (r *records, err error) {
 	}
 	r.state = &stateRecords{
 		dir: dir, volumes: newTable[volumeRecord](dir, "volume"), attachments: newTable[attachment](dir, "attachment"),
+		snapshots: newTable[snapshotRecord](dir, "snapshot"), groups: newTable[groupRecord](dir, "group"),
 	}
-	if err := load(dir, options.Logger, r.state.volumes.load, r.state.attachments.load); err != nil {
+	if err := load(dir, options.Logger, r.state.volumes.load, r.state.attachments.load, r.state.snapshots.load, r.state.groups.load); err != nil {
 		return r, fmt.Errorf("StateDir: %w", err)
 	}
 	if !options.hasNode() {

@@ -88,10 +88,12 @@ func (s *Server) services(plugin *resolved, records *records) *grpc.Server {
 	attachments := &attachments{resolved: plugin, records: records}
 	csi.RegisterIdentityServer(server, &identity{resolved: plugin})
 	if s.options.hasController() {
+		snapshots := &snapshots{resolved: plugin, locks: locks, state: records.state}
 		csi.RegisterControllerServer(server, &controller{
-			resolved: plugin, locks: locks, state: records.state,
-			volumes: &volumes{resolved: plugin, records: records}, attachments: attachments,
+			resolved: plugin, snapshots: snapshots, locks: locks, state: records.state,
+			volumes: &volumes{resolved: plugin, records: records, snapshots: snapshots}, attachments: attachments,
 		})
+		csi.RegisterGroupControllerServer(server, &groupController{resolved: plugin, snapshots: snapshots, locks: locks, state: records.state})
 	}
 	if s.options.hasNode() {
 		binds := &binder{mounter: plugin.mounter}

@@ -1,0 +1,328 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// snapshots are the calls of the controller service for snapshots.
+type snapshots struct {
+	*resolved
+
+	locks *locks
+	state *stateRecords
+}
+
+// checkSnapshotID refuses an id that is missing or that no snapshot can have.
+func checkSnapshotID(id string) error {
+	return csispec.CheckID("snapshot_id", id, csispec.MaxString)
+}
+
+// snapshotter returns the plugin, if it makes snapshots.
+func (s *resolved) snapshotter(call string) (volume.SnapshottableVolumePlugin, error) {
+	plugin, ok := s.plugin.(volume.SnapshottableVolumePlugin)
+	if !ok || !s.makes() || !s.can.Has(volume.CapSnapshot) {
+		return nil, unimplemented(call)
+	}
+	return plugin, nil
+}
+
+// CreateSnapshot makes a snapshot, once for each name.
+func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	plugin, err := s.snapshotter("CreateSnapshot")
+	if err != nil {
+		return nil, err
+	}
+	if err := csispec.CheckName(r.GetName()); err != nil {
+		return nil, err
+	}
+	if err := csispec.CheckID("source_volume_id", r.GetSourceVolumeId(), csispec.MaxString); err != nil {
+		return nil, err
+	}
+	if r.GetAccessibilityRequirements() != nil {
+		return nil, status.Error(codes.InvalidArgument, "accessibility_requirements: snapshots have no topology: leave it out")
+	}
+	var made *csi.Snapshot
+	err = s.locks.exclusively(snapshotNameLock(r.GetName()), func() error {
+		told, err := s.create(ctx, plugin, r)
+		made = s.message(told)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: made}, nil
+}
+
+// create makes the snapshot, or returns the one that was made as it is now.
+func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolumePlugin, r *csi.CreateSnapshotRequest) (volume.Snapshot, error) {
+	record, known := s.state.snapshots.get(r.GetName())
+	switch {
+	case known && record.Source != r.GetSourceVolumeId():
+		return volume.Snapshot{}, &volume.SnapshotSourceError{Name: record.Name, Has: []string{record.Source}, Wanted: []string{r.GetSourceVolumeId()}}
+	case known && record.Step == deleting:
+		return volume.Snapshot{}, status.Errorf(codes.Aborted, "snapshot %s is being deleted: delete it first", volume.Quote(record.Told.Handle))
+	case known && record.Step == made:
+		// It is not made again if it is gone: that would be another moment under its name.
+		if told, err := plugin.GetSnapshot(ctx, record.Told.Handle); !errors.Is(err, volume.ErrUnsupported) {
+			return told, err
+		}
+	case !known:
+		v, ok := s.state.byID(r.GetSourceVolumeId())
+		if !ok || v.Step != made {
+			return volume.Snapshot{}, noSuchVolume(r.GetSourceVolumeId())
+		}
+		record = snapshotRecord{Step: making, Name: r.GetName(), Source: v.ID, PV: v.PV}
+		if err := s.state.snapshots.put(record.Name, record); err != nil {
+			return volume.Snapshot{}, volume.Transient(err)
+		}
+	}
+	told, err := s.take(ctx, plugin, record, withoutKubernetes(r.GetParameters()))
+	if err != nil {
+		if record.Step == making && (!known || refused(err)) {
+			err = notMade(s.resolved, s.state.snapshots, record.Name, err)
+		}
+		return volume.Snapshot{}, err
+	}
+	record.Step, record.Told = made, told
+	if err := s.state.snapshots.put(record.Name, record); err != nil {
+		return volume.Snapshot{}, volume.Uncertain(err)
+	}
+	return told, nil
+}
+
+// take asks the plugin for the snapshot, by a name that is the same for the same request.
+func (s *snapshots) take(
+	ctx context.Context, plugin volume.SnapshottableVolumePlugin, record snapshotRecord, parameters map[string]string,
+) (volume.Snapshot, error) {
+	source := volume.NewSpecFromPersistentVolume(record.PV.DeepCopy(), false)
+	if can, err := plugin.CanSnapshot(source); err != nil || !can {
+		return volume.Snapshot{}, errors.Join(fmt.Errorf("volume %s: no snapshot can be made of it: %w", volume.Quote(record.Source), volume.ErrInvalid), err)
+	}
+	told, err := plugin.CreateSnapshot(ctx, volume.SnapshotOptions{Name: element(record.Name), Source: source, Parameters: parameters})
+	if err != nil {
+		return volume.Snapshot{}, err
+	}
+	name, err := s.plugin.GetVolumeName(source)
+	if err == nil && told.SourceVolume != name {
+		err = fmt.Errorf("the plugin has made a snapshot of volume %s, and not of %s", volume.Quote(told.SourceVolume), volume.Quote(name))
+	}
+	return told, volume.Uncertain(errors.Join(err, checkSnapshotID(told.Handle)))
+}
+
+// notMade removes the record of what was not made, by an error that speaks of all attempts, or of the first. Of what may be there the
+// record stays.
+func notMade[T any](s *resolved, records *table[T], name string, err error) error {
+	if outcome.IsUncertain(err) {
+		return err
+	}
+	if removing := records.remove(name); removing != nil {
+		s.logger.Warn("the record of what was not made stays", "kind", records.kind, "name", name, "error", removing)
+	}
+	return err
+}
+
+// DeleteSnapshot deletes a snapshot, by whomever it was made: its id is the plugin's own. One that is not there is no error.
+func (s *snapshots) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	plugin, err := s.snapshotter("DeleteSnapshot")
+	if err != nil {
+		return nil, err
+	}
+	id := r.GetSnapshotId()
+	if err := checkSnapshotID(id); err != nil {
+		return nil, err
+	}
+	remove := func() error {
+		return s.locks.exclusively(snapshotIDLock(id), func() error { return s.delete(ctx, plugin, id) })
+	}
+	if record, ok := s.state.snapshotByID(id); ok {
+		err = s.locks.exclusively(snapshotNameLock(record.Name), remove)
+	} else {
+		err = remove()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.DeleteSnapshotResponse{}, nil
+}
+
+func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolumePlugin, id string) error {
+	record, known := s.state.snapshotByID(id)
+	if known {
+		record.Step = deleting
+		if err := s.state.snapshots.put(record.Name, record); err != nil {
+			return volume.Transient(err)
+		}
+	}
+	err := plugin.DeleteSnapshot(ctx, id)
+	if known && leftWhole(err) {
+		record.Step = made
+		err = errors.Join(err, s.state.snapshots.put(record.Name, record))
+	}
+	if errors.Is(err, volume.ErrInfeasible) && outcome.ClassOf(err) == outcome.Final {
+		return status.Error(codes.InvalidArgument, err.Error()) // as the specification has it for a snapshot of a group
+	}
+	if err != nil || !known {
+		return err
+	}
+	if err := s.state.snapshots.remove(record.Name); err != nil {
+		return volume.Uncertain(err)
+	}
+	return nil
+}
+
+// leftWhole reports whether an error of a deletion says that nothing was deleted.
+func leftWhole(err error) bool {
+	return refused(err) || errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err)
+}
+
+// GetSnapshot returns a snapshot as it is now.
+func (s *snapshots) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	if _, err := s.snapshotter("GetSnapshot"); err != nil {
+		return nil, err
+	}
+	if err := checkSnapshotID(r.GetSnapshotId()); err != nil {
+		return nil, err
+	}
+	told, err := s.look(ctx, r.GetSnapshotId())
+	if errors.Is(err, volume.ErrUnsupported) {
+		return nil, status.Errorf(codes.Unimplemented, "snapshot %s is not on record: %v", volume.Quote(r.GetSnapshotId()), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.GetSnapshotResponse{Snapshot: s.message(told)}, nil
+}
+
+// look returns what the plugin says of a snapshot, or what it has said where it cannot look one up. One that is not there is an error
+// that matches [volume.ErrNotFound].
+func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error) {
+	plugin, err := s.snapshotter("GetSnapshot")
+	if err != nil {
+		return volume.Snapshot{}, err
+	}
+	told, err := plugin.GetSnapshot(ctx, id)
+	if !errors.Is(err, volume.ErrUnsupported) {
+		return told, err
+	}
+	if record, ok := s.state.snapshotByID(id); ok {
+		return record.Told, nil
+	}
+	return s.find(ctx, func(told volume.Snapshot) bool { return told.Handle == id }, err)
+}
+
+// find returns the one snapshot of the plugin's list for which is holds. A plugin without a list has unknown.
+func (s *snapshots) find(ctx context.Context, is func(volume.Snapshot) bool, unknown error) (volume.Snapshot, error) {
+	lister, ok := s.plugin.(volume.SnapshotLister)
+	if !ok || !s.can.Has(volume.CapListSnapshots) {
+		return volume.Snapshot{}, unknown
+	}
+	all, err := lister.ListSnapshots(ctx)
+	if err != nil {
+		return volume.Snapshot{}, err
+	}
+	if at := slices.IndexFunc(all, is); at >= 0 {
+		return all[at], nil
+	}
+	return volume.Snapshot{}, fmt.Errorf("there is no such snapshot: %w", volume.ErrNotFound)
+}
+
+// ListSnapshots returns the snapshots that the plugin has, by whomever they were made, in the order of their ids.
+func (s *snapshots) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	lister, ok := s.plugin.(volume.SnapshotLister)
+	if !ok || !s.makes() || !s.can.Has(volume.CapListSnapshots) {
+		return nil, unimplemented("ListSnapshots")
+	}
+	after, size, err := pageOf(r)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.list(ctx, lister, r.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	var found []*csi.Snapshot
+	origins := s.origins()
+	for _, told := range all {
+		message := origins.message(told)
+		if message.GetSnapshotId() > after && (r.GetSourceVolumeId() == "" || message.GetSourceVolumeId() == r.GetSourceVolumeId()) {
+			found = append(found, message)
+		}
+	}
+	slices.SortFunc(found, func(a, b *csi.Snapshot) int { return strings.Compare(a.GetSnapshotId(), b.GetSnapshotId()) })
+	response := &csi.ListSnapshotsResponse{}
+	if len(found) > size {
+		found = found[:size]
+		response.NextToken = tokenPrefix + found[size-1].GetSnapshotId()
+	}
+	for _, message := range found {
+		response.Entries = append(response.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: message})
+	}
+	return response, nil
+}
+
+// list returns all snapshots, or the one with an id.
+func (s *snapshots) list(ctx context.Context, lister volume.SnapshotLister, id string) ([]volume.Snapshot, error) {
+	if id == "" {
+		return lister.ListSnapshots(ctx)
+	}
+	told, err := s.look(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []volume.Snapshot{told}, nil
+}
+
+// message is what the caller is told of a snapshot.
+func (s *snapshots) message(told volume.Snapshot) *csi.Snapshot { return s.origins().message(told) }
+
+// origins are the ids of the volumes of which snapshots were made: by the snapshots on record, and by the plugin's names of the volumes
+// on record.
+type origins struct{ bySnapshot, byName map[string]string }
+
+func (s *snapshots) origins() origins {
+	o := origins{bySnapshot: map[string]string{}, byName: map[string]string{}}
+	for _, v := range s.state.volumes.where(func(v volumeRecord) bool { return v.PV != nil }) {
+		if name, err := s.plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(v.PV, false)); err == nil {
+			o.byName[name] = v.ID
+		}
+	}
+	for _, group := range s.state.groups.where(func(r groupRecord) bool { return r.Step != making }) {
+		maps.Copy(o.bySnapshot, group.Origins)
+	}
+	for _, r := range s.state.snapshots.where(func(r snapshotRecord) bool { return r.Step != making }) {
+		o.bySnapshot[r.Told.Handle] = r.Source
+	}
+	return o
+}
+
+// message says of a volume that is not on record what the plugin says.
+func (o origins) message(told volume.Snapshot) *csi.Snapshot {
+	source, ok := o.bySnapshot[told.Handle]
+	if !ok {
+		source, ok = o.byName[told.SourceVolume]
+	}
+	if !ok {
+		source = told.SourceVolume
+	}
+	return &csi.Snapshot{
+		SnapshotId: told.Handle, SourceVolumeId: source, GroupSnapshotId: told.GroupHandle, SizeBytes: told.RestoreSize,
+		CreationTime: timestamppb.New(told.CreationTime), ReadyToUse: told.ReadyToUse,
+	}
+}
