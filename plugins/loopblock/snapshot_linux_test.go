@@ -424,6 +424,15 @@ func TestWhatWasLeftFrozenIsThawed(t *testing.T) {
 	}
 }
 
+// TestNoSnapshotIsListedBeforeTheFirstVolume, when there is no directory yet.
+func TestNoSnapshotIsListedBeforeTheFirstVolume(t *testing.T) {
+	n := newNode(t)
+	assert.NoDirExists(t, n.images)
+	all, err := n.plugin.ListSnapshots(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, all)
+}
+
 func TestARecordThatIsNotOursIsNoSnapshot(t *testing.T) {
 	n := newNode(t)
 	source := n.withFile("source")

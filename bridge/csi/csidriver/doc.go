@@ -21,6 +21,9 @@
 //     removes the directory by rmdir, and then the record.
 //  8. Detach calls ControllerUnpublishVolume, Delete calls DeleteVolume.
 //
+// CreateSnapshot calls CreateSnapshot, and GetSnapshot says when the snapshot is ready to use; Provision from a snapshot is CreateVolume
+// with its id. Groups are the calls of the group controller service. A driver without these capabilities is a plugin without them.
+//
 // A volume of a pod's own, with a csi source in the pod, is published alone: the driver makes it then, and deletes it when it is taken away.
 // The driver's CSIDriver must list Ephemeral in volumeLifecycleModes. The CSIDriver also says what the driver hears of pods: their
 // names (podInfoOnMount), and tokens of their service accounts (tokenRequests), from [Options].Tokens. It is read from [Options].Objects.

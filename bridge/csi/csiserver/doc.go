@@ -23,6 +23,8 @@
 //	NodeGetVolumeStats         GetMetrics
 //	ControllerExpandVolume     ExpandVolumeDevice
 //	ControllerModifyVolume     ModifyVolume
+//	CreateSnapshot             CreateSnapshot, on record like CreateVolume. CreateVolumeGroupSnapshot: CreateGroupSnapshot
+//	DeleteSnapshot             DeleteSnapshot. DeleteVolumeGroupSnapshot: DeleteGroupSnapshot
 //	NodeExpandVolume           NodeExpand
 //	NodeUnpublishVolume        the bind is taken off, then TearDown
 //	NodeUnstageVolume          UnmountDevice or TearDownDevice, Detach with AttachOnNode
@@ -47,10 +49,11 @@
 // left, and nothing is mounted twice. StateDir says which volumes there are and where they are attached, and is synced.
 // RuntimeDir, which should be on a tmpfs, says what is staged and published in this boot.
 //
-// Nothing is deleted, detached, unmounted or removed that is not on record. A volume whose record is lost is left, and so is
-// a mount at a target path that this server has not made.
+// No volume is deleted, detached, unmounted or removed that is not on record. A volume whose record is lost is left, and so is
+// a mount at a target path that this server has not made. A snapshot is deleted by its id, which is the plugin's own handle, with a
+// record or without. A snapshot on record that the plugin has lost is not made again under its name until it is deleted.
 //
-// One call changes a volume at a time. Another one is refused with ABORTED, also while an abandoned call of the plugin has not
+// One call changes a volume or a snapshot at a time. Another one is refused with ABORTED, also while an abandoned call of the plugin has not
 // ended.
 //
 // Requests are held to the sizes of the specification, 64 KiB and [Options].CallTimeout. Secrets and mount flags are in no
@@ -58,6 +61,6 @@
 //
 // # What is not served
 //
-// Snapshots, groups and modification, until plugins can do them; health; inline ephemeral volumes. GetCapacity is not served
-// either: no interface of a plugin tells how much room there is. docs/csi.md says more.
+// Health; inline ephemeral volumes; the topology of snapshots. GetCapacity is not served either: no interface of a plugin tells how
+// much room there is. docs/csi.md says more.
 package csiserver
