@@ -148,9 +148,8 @@ func (s *volumes) contentOf(r *csi.VolumeContentSource) (content, error) {
 	return content{}, status.Error(codes.InvalidArgument, "volume_content_source: the plugin makes no volume of that")
 }
 
-// fetch reads what the volume is to be made of. If the volume is known, an earlier call may have made it, and its snapshot may be gone:
-// the plugin finds such a volume by its name.
-func (s *volumes) fetch(ctx context.Context, wanted *creation, known bool) error {
+// fetch reads what the volume is to be made of.
+func (s *volumes) fetch(ctx context.Context, wanted *creation) error {
 	switch {
 	case wanted.content.volumeID != "":
 		source, ok := s.state.byID(wanted.content.volumeID)
@@ -160,7 +159,7 @@ func (s *volumes) fetch(ctx context.Context, wanted *creation, known bool) error
 		wanted.source = &source
 	case wanted.content.snapshotID != "":
 		found, err := s.snapshots.look(ctx, wanted.content.snapshotID)
-		if errors.Is(err, volume.ErrUnsupported) || errors.Is(err, volume.ErrNotFound) && known {
+		if errors.Is(err, volume.ErrUnsupported) {
 			found, err = volume.Snapshot{Handle: wanted.content.snapshotID}, nil
 		}
 		if err != nil {
@@ -200,7 +199,12 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	case known && v.Step == made:
 		return v, s.checkSame(v, wanted)
 	}
-	if err := s.fetch(ctx, &wanted, known); err != nil {
+	err := s.fetch(ctx, &wanted)
+	if known && wanted.content.snapshotID != "" && errors.Is(err, volume.ErrNotFound) {
+		// An earlier call may have made the volume: the plugin finds it by its name.
+		wanted.snapshot, err = &volume.Snapshot{Handle: wanted.content.snapshotID}, nil
+	}
+	if err != nil {
 		return v, err
 	}
 	v = volumeRecord{

@@ -91,7 +91,8 @@ func TestASnapshotIsMadeOnceForEachName(t *testing.T) {
 	assert.Len(t, plugin.Backend().Snapshots(), 1)
 
 	long := strings.Repeat("long name/", 12)
-	assert.Equal(t, c.snapshot(t, long, "data").GetSnapshotId(), c.snapshot(t, long, "data").GetSnapshotId())
+	first := c.snapshot(t, long, "data")
+	assert.Equal(t, first.String(), c.snapshot(t, long, "data").String())
 	assert.Len(t, plugin.Backend().Snapshots(), 2)
 	_, err = c.trySnapshot(t.Context(), "none", "missing")
 	codeIs(t, codes.NotFound, err)
