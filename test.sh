@@ -183,7 +183,7 @@ run_tests() {
 # steps before have built them, and run in a copy of the sources that this user can read. The packages that call the go
 # command themselves are left out: it has no cache there.
 # What asks the system for nothing is the same for every user.
-anybodys='/examples/.*|/internal/(simulation.*|keyed|backoff|outcome|workqueue|lostcall)|/operationexecutor|/cache|/controller/.*|/store.*'
+anybodys='/examples/.*|/volumemanager/internal/simulationtest|/internal/(simulation|keyed|backoff|outcome|workqueue|lostcall)|/operationexecutor|/cache|/controller/.*|/store.*'
 
 run_tests_as_user() {
   [ "$(id -u)" = 0 ] || return 0
@@ -326,7 +326,7 @@ run_fuzz() {
 run_simulation() {
   export SIMULATION_SEEDS=${SIMULATION_SEEDS:-$1} SIMULATION_DEPTH=${SIMULATION_DEPTH:-$2} CLUSTER_SEEDS=${CLUSTER_SEEDS:-$3}
   step "simulation: $SIMULATION_SEEDS seeds, every schedule of depth $SIMULATION_DEPTH, $CLUSTER_SEEDS clusters"
-  GOGC=400 go test -count=1 -timeout "$4" -v -run '^(TestSeeds|TestEverySchedule|TestSimulatedManager|TestTheSameSeedGivesTheSameTrace)$' ./internal/simulation ./volumemanager |
+  GOGC=400 go test -count=1 -timeout "$4" -v -run '^(TestSeeds|TestEverySchedule|TestSimulatedManager|TestTheSameSeedGivesTheSameTrace)$' ./volumemanager/internal/simulationtest ./volumemanager |
     grep -vE '^=== |^PASS$|^ +--- PASS'
   go test -count=1 -timeout "$4" -v -run '^(TestTheSimulationFindsBugs|TestClustersStayWhole)$' ./controller/attachdetach |
     grep -vE '^=== |^PASS$|^ +--- PASS'

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/record"
-	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/journal"
+	sim "github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // simulatedDisk holds the records of a node: those of its runtime directory, which are gone after a reboot, and the others.

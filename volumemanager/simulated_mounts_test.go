@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/internal/simulation"
-	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/mount"
+	sim "github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // simulatedTable is the mount table of a simulated node: it shows the mounts of set-ups.

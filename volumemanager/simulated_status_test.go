@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/store"
+	sim "github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // simulatedStatus is the store of a simulated world as one process sees it: the objects of nodes have the status that the

@@ -15,13 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/internal/record"
-	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
-	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	"github.com/volumekit/volumekit/volumemanager/internal/simulationtest"
+	sim "github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // simulatedCluster is what outlives the managers of a simulated world.

@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/record"
-	sim "github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
+	sim "github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // simulatedBug is a mistake that is planted into the manager. The zero value is none.

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/internal/simulation"
-	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
-	sim "github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/volumemanager/internal/simulationtest"
+	sim "github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // simulatedSeed returns the scenario of a seed, and the source that drives it.
@@ -64,7 +64,7 @@ const simulationCommand = "go test -run TestSimulatedManager -v ./volumemanager"
 // environment are the same, but that there are a tenth of the seeds.
 func TestSimulatedManager(t *testing.T) {
 	t.Parallel()
-	if seed := simulationtest.Number(t, "SIMULATION_SEED", 0); seed != 0 {
+	if seed := simulation.Number(t, "SIMULATION_SEED", 0); seed != 0 {
 		s, source := simulatedSeed(seed, simulatedBug{})
 		s.Keep = true
 		r := s.Run(t, source)
@@ -74,7 +74,7 @@ func TestSimulatedManager(t *testing.T) {
 		}
 		return
 	}
-	first, seeds := simulationtest.Number(t, "SIMULATION_FIRST", 1), simulationtest.Number(t, "SIMULATION_SEEDS", 1000)/10
+	first, seeds := simulation.Number(t, "SIMULATION_FIRST", 1), simulation.Number(t, "SIMULATION_SEEDS", 1000)/10
 	for seed := first; seed < first+seeds; seed++ {
 		s, source := simulatedSeed(seed, simulatedBug{})
 		if r := s.Run(t, source); r.Err != nil {

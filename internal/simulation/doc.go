@@ -14,13 +14,14 @@
 // A run that failed is a list of steps. [Shrink] takes out all that the failure does not need. A step that a world cannot
 // do, since one before it was taken out, is skipped.
 //
-// This package knows nothing of volumes; the package world, below it, does. Only tests may use either.
+// This package knows nothing of volumes. volumemanager/internal/world is a world of nodes and volumes, which
+// volumemanager/internal/simulationtest runs. Only tests may use the three.
 //
 // # Running it
 //
-//	go test ./internal/simulation                  500 seeds, every schedule of depth 2, and the planted bugs
-//	./test.sh simulation                           20,000 seeds and depth 4, without the race detector
-//	make soak                                      a million seeds and depth 6
+//	go test ./volumemanager/internal/simulationtest  500 seeds, every schedule of depth 2, and the planted bugs
+//	./test.sh simulation                             20,000 seeds and depth 4, without the race detector
+//	make soak                                        a million seeds and depth 6
 //
 // The environment says more: SIMULATION_SEED=n runs one seed and, with -v, prints its trace; SIMULATION_FIRST=n and
 // SIMULATION_SEEDS=n run n seeds from that one on, SIMULATION_SECONDS=n as many of them as there is time for;

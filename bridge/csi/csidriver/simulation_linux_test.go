@@ -25,7 +25,7 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
 	"github.com/volumekit/volumekit/fake"
-	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
+	"github.com/volumekit/volumekit/internal/simulation"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -485,13 +485,13 @@ func inMemoryDir(t *testing.T) string {
 // process and agent are killed. The variables of the environment are those of package simulation, but that there are a tenth of the seeds.
 func TestSimulatedDriver(t *testing.T) {
 	dir := inMemoryDir(t)
-	if seed := simulationtest.Number(t, "SIMULATION_SEED", 0); seed != 0 {
+	if seed := simulation.Number(t, "SIMULATION_SEED", 0); seed != 0 {
 		broken, trace := simulateIn(t, dir, seed, bridgeBug{})
 		t.Logf("seed %d:\n%s", seed, strings.Join(trace, "\n"))
 		assert.Empty(t, broken)
 		return
 	}
-	first, seeds := simulationtest.Number(t, "SIMULATION_FIRST", 1), simulationtest.Number(t, "SIMULATION_SEEDS", 1000)/10
+	first, seeds := simulation.Number(t, "SIMULATION_FIRST", 1), simulation.Number(t, "SIMULATION_SEEDS", 1000)/10
 	defer t.Logf("%d seeds from %d on", seeds, first)
 	for seed := first; seed < first+seeds; seed++ {
 		broken, trace := simulateIn(t, dir, seed, bridgeBug{})

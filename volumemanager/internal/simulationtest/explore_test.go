@@ -1,4 +1,4 @@
-package simulation_test
+package simulationtest_test
 
 import (
 	"strings"
@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/internal/simulation"
-	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
-	"github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // scope is a small world of which every schedule is tried.
@@ -95,7 +94,7 @@ func (s scope) explore(t *testing.T, depth int, b bug) (schedules int, failed re
 
 // TestEverySchedule tries every schedule of a few small scopes. The package comment says how to choose the depth.
 func TestEverySchedule(t *testing.T) {
-	depth := int(simulationtest.Number(t, "SIMULATION_DEPTH", 2))
+	depth := int(simulation.Number(t, "SIMULATION_DEPTH", 2))
 	for name, s := range scopes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,4 +1,4 @@
-package simulation_test
+package simulationtest_test
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 
 	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/internal/outcome"
-	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/simulationtest"
 )
 
 // bug is a mistake that is planted into the program under test, in what stands between it and the executor. The zero

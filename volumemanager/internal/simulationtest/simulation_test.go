@@ -1,4 +1,4 @@
-package simulation_test
+package simulationtest_test
 
 import (
 	"maps"
@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/internal/simulation"
-	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
-	"github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/volumemanager/internal/simulationtest"
+	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // result is how a run ended.
@@ -54,16 +54,16 @@ func seeded(seed uint64, b bug) (scenario, simulation.Source) {
 }
 
 // command runs one seed.
-const command = "go test -run TestSeeds -v ./internal/simulation"
+const command = "go test -run TestSeeds -v ./volumemanager/internal/simulationtest"
 
 // TestSeeds drives random worlds. The package comment says how to choose the seeds.
 func TestSeeds(t *testing.T) {
 	if os.Getenv("SIMULATION_SEED") != "" {
-		oneSeed(t, simulationtest.Number(t, "SIMULATION_SEED", 0))
+		oneSeed(t, simulation.Number(t, "SIMULATION_SEED", 0))
 		return
 	}
-	first, seeds := simulationtest.Number(t, "SIMULATION_FIRST", 1), simulationtest.Number(t, "SIMULATION_SEEDS", 500)
-	until := time.Now().Add(time.Duration(simulationtest.Number(t, "SIMULATION_SECONDS", 1<<30)) * time.Second)
+	first, seeds := simulation.Number(t, "SIMULATION_FIRST", 1), simulation.Number(t, "SIMULATION_SEEDS", 500)
+	until := time.Now().Add(time.Duration(simulation.Number(t, "SIMULATION_SECONDS", 1<<30)) * time.Second)
 	const shards = 2
 	var reached [shards]map[string]bool
 	t.Run("shard", func(t *testing.T) {

@@ -1,4 +1,4 @@
-package simulation_test
+package simulationtest_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/volumekit/volumekit/internal/simulation"
-	"github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // found are the shortest steps to what was found once, so that it stays found whatever becomes of the seeds. Those that

@@ -2,13 +2,11 @@ package simulationtest
 
 import (
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
-	"testing"
 	"time"
 
-	"github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // Verdicts are those on calls of the plugin, beside world.OK.
@@ -83,18 +81,4 @@ func RandomConfig(random *rand.Rand) world.Config {
 // someOf returns a few verdicts: a world in which few things go wrong, but those often, gets deeper.
 func someOf(random *rand.Rand, verdicts []string) []string {
 	return slices.DeleteFunc(slices.Clone(verdicts), func(string) bool { return random.IntN(3) > 0 })
-}
-
-// Number returns what a variable of the environment says, or the default.
-func Number(t *testing.T, name string, otherwise uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatal(name, err)
-	}
-	return n
 }

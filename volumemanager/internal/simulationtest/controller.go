@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/internal/cluster"
-	"github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // controller is the program under test that attaches and detaches for all nodes: the real executor and the real state of a

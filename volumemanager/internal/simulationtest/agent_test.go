@@ -1,4 +1,4 @@
-package simulation_test
+package simulationtest_test
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
-	"github.com/volumekit/volumekit/internal/simulation/simulationtest"
-	"github.com/volumekit/volumekit/internal/simulation/world"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/simulationtest"
+	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // agent is the program under test on a node: the real executor and caches, and the plainest reconciler that uses them

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/volumekit/volumekit/internal/simulation"
-	"github.com/volumekit/volumekit/internal/simulation/world"
+	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
 // Scenario is a world and the programs that run in it.
