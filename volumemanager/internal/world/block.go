@@ -48,17 +48,17 @@ func (v Volume) parts() part {
 }
 
 // put adds parts to a mapping. The lock is held.
-func (w *World) put(at At, parts part) {
-	w.parts[at] |= parts
-	w.mounted[at] = true
+func (t *truth) put(at At, parts part) {
+	t.parts[at] |= parts
+	t.mounted[at] = true
 }
 
 // take removes parts of a mapping. The lock is held.
-func (w *World) take(at At, parts part) {
-	if w.parts[at] &^= parts; w.parts[at] == 0 {
-		delete(w.parts, at)
-		delete(w.mounted, at)
-		delete(w.foreign, at)
+func (t *truth) take(at At, parts part) {
+	if t.parts[at] &^= parts; t.parts[at] == 0 {
+		delete(t.parts, at)
+		delete(t.mounted, at)
+		delete(t.foreign, at)
 	}
 }
 

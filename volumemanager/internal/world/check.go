@@ -10,17 +10,24 @@ import (
 
 // Check implements simulation.World: it holds the rules of safety.
 func (w *World) Check() error {
-	beliefs := w.beliefs()
+	s := safety{World: w, beliefs: w.beliefs()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.checkOrder()
-	w.checkRecords()
+	s.checkOrder()
+	s.checkRecords()
 	for _, node := range w.nodes {
-		w.checkBelief(w.processes[node], beliefs[node])
-		w.checkCalls(w.processes[node], beliefs[node])
+		s.checkBelief(w.processes[node])
+		s.checkCalls(w.processes[node])
 	}
-	w.checkReady(beliefs)
+	s.checkReady()
 	return w.fault()
+}
+
+// safety checks the rules of safety at one moment. The lock is held.
+type safety struct {
+	*World
+	// beliefs is what the programs believe at that moment, by node.
+	beliefs map[string]Belief
 }
 
 func (w *World) beliefs() map[string]Belief {
@@ -32,66 +39,67 @@ func (w *World) beliefs() map[string]Belief {
 }
 
 // checkOrder holds S3 and S8 of the truth.
-func (w *World) checkOrder() {
-	for at := range w.mounted {
+func (s safety) checkOrder() {
+	for at := range s.mounted {
 		whole := At{Node: at.Node, Volume: at.Volume}
-		if w.volumes[at.Volume].Stageable && !w.staged[whole] && !w.foreign[whole] {
-			w.broken("S3", "%v is set up and not staged", at)
+		if s.volumes[at.Volume].Stageable && !s.staged[whole] && !s.foreign[whole] {
+			s.broken("S3", "%v is set up and not staged", at)
 		}
 	}
-	for at := range w.staged {
-		if w.volumes[at.Volume].Attachable && !w.attached[at] {
-			w.broken("S3", "%v is staged and not attached", at)
+	for at := range s.staged {
+		if s.volumes[at.Volume].Attachable && !s.attached[at] {
+			s.broken("S3", "%v is staged and not attached", at)
 		}
 	}
 }
 
 // checkRecords holds S4 for what is there.
-func (w *World) checkRecords() {
-	for at := range w.mounted {
-		if r := w.recordOf(at, false); r == nil || !r.Pods[w.pods[at.Pod].UID] {
-			w.broken("S4", "%v is set up and not on record", at)
+func (s safety) checkRecords() {
+	for at := range s.mounted {
+		if r := s.recordOf(at, false); r == nil || !r.Pods[s.pods[at.Pod].UID] {
+			s.broken("S4", "%v is set up and not on record", at)
 		}
 	}
-	for at := range w.staged {
-		if r := w.recordOf(at, false); r == nil || r.Staged == "" {
-			w.broken("S4", "%v is staged and not on record", at)
+	for at := range s.staged {
+		if r := s.recordOf(at, false); r == nil || r.Staged == "" {
+			s.broken("S4", "%v is staged and not on record", at)
 		}
 	}
-	for at := range w.attached {
-		if r := w.recordOf(at, true); r == nil || !r.Attached {
-			w.broken("S4", "%v is attached and not on record", at)
+	for at := range s.attached {
+		if r := s.recordOf(at, true); r == nil || !r.Attached {
+			s.broken("S4", "%v is attached and not on record", at)
 		}
 	}
 }
 
 // checkBelief holds S2, and S8 of what is believed.
-func (w *World) checkBelief(p *Process, b Belief) {
-	if p.node == Controller || !w.config.WithController {
-		w.compare(b.Attached, w.attached, p, func(at At) bool {
+func (s safety) checkBelief(p *Process) {
+	b := s.beliefs[p.node]
+	if p.node == Controller || !s.config.WithController {
+		s.compare(b.Attached, s.attached, p, func(at At) bool {
 			return p.runs(at, operationexecutor.OpAttach, operationexecutor.OpDetach)
 		}, "attached")
 	}
 	if p.node == Controller {
-		if !w.misled[Controller] {
-			w.checkExclusive(b.Attached)
+		if !s.misled[Controller] {
+			s.checkExclusive(b.Attached)
 		}
 		return
 	}
-	w.compare(b.Staged, w.staged, p, func(at At) bool {
+	s.compare(b.Staged, s.staged, p, func(at At) bool {
 		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmountDevice, operationexecutor.OpMap, operationexecutor.OpUnmapDevice)
 	}, "staged")
-	w.compare(b.Mounted, w.mounted, p, func(at At) bool {
+	s.compare(b.Mounted, s.mounted, p, func(at At) bool {
 		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmount, operationexecutor.OpMap, operationexecutor.OpUnmap)
 	}, "set up")
 	pods := map[string]string{}
 	for at, state := range b.Mounted {
-		v := w.volumes[at.Volume]
+		v := s.volumes[at.Volume]
 		if state == Absent || v.Mode != "ReadWriteOncePod" || !v.shared() {
 			continue
 		}
-		if pods[at.Volume] != "" && !w.misled[p.node] {
-			w.broken("S8", "%s is for one pod, and is believed set up for two", at.Volume)
+		if pods[at.Volume] != "" && !s.misled[p.node] {
+			s.broken("S8", "%s is for one pod, and is believed set up for two", at.Volume)
 		}
 		pods[at.Volume] = at.Pod
 	}
@@ -112,86 +120,86 @@ func (p *Process) runs(at At, kinds ...operationexecutor.OperationKind) bool {
 }
 
 // compare holds S2 of one kind of effect, as far as p should know it. What an operation is changing may be either.
-func (w *World) compare(believed map[At]State, truth map[At]bool, p *Process, changing func(At) bool, what string) {
+func (s safety) compare(believed map[At]State, truth map[At]bool, p *Process, changing func(At) bool, what string) {
 	for at, state := range believed {
-		if state == Present && (!truth[at] || !w.isWhole(at)) && !w.foreign[at] && !changing(at) {
-			w.broken("S2", "%v is believed %s and is not", at, what)
+		if state == Present && (!truth[at] || !s.isWhole(at)) && !s.foreign[at] && !changing(at) {
+			s.broken("S2", "%v is believed %s and is not", at, what)
 		}
 	}
 	for at := range truth {
 		if p.knows(at) && believed[at] == Absent && !changing(at) {
-			w.broken("S2", "%v is %s and believed not to be", at, what)
+			s.broken("S2", "%v is %s and believed not to be", at, what)
 		}
 	}
 }
 
-func (w *World) checkExclusive(attached map[At]State) {
+func (s safety) checkExclusive(attached map[At]State) {
 	nodes := map[string]string{}
 	for at, state := range attached {
-		if state == Absent || w.volumes[at.Volume].Mode == "ReadWriteMany" {
+		if state == Absent || s.volumes[at.Volume].Mode == "ReadWriteMany" {
 			continue
 		}
 		if nodes[at.Volume] != "" {
-			w.broken("S8", "%s is for one node, and is believed attached to two", at.Volume)
+			s.broken("S8", "%s is for one node, and is believed attached to two", at.Volume)
 		}
 		nodes[at.Volume] = at.Node
 	}
 }
 
 // checkCalls holds S2 and S3 for calls that have not returned.
-func (w *World) checkCalls(p *Process, b Belief) {
-	for f := range w.pluginCalls {
+func (s safety) checkCalls(p *Process) {
+	for f := range s.pluginCalls {
 		if f.process == p {
-			w.checkCall(f, b)
+			s.checkCall(f, s.beliefs[p.node])
 		}
 	}
 }
 
-func (w *World) checkCall(f *pluginCall, b Belief) {
+func (s safety) checkCall(f *pluginCall, b Belief) {
 	state := b.Mounted[f.at]
 	switch f.name {
 	case "SetUp", "MapDevice", "MapPodDevice":
 		if state == Absent && !f.process.runs(f.at, operationexecutor.OpMount, operationexecutor.OpMap) {
-			w.broken("S2", "%s has not returned, and it is believed not to be set up", f.label)
+			s.broken("S2", "%s has not returned, and it is believed not to be set up", f.label)
 		}
 	case "TearDown", "UnmapDevice", "UnmapPodDevice":
 		if state != Uncertain && !f.process.runs(f.at, operationexecutor.OpUnmount, operationexecutor.OpUnmap) {
-			w.broken("S2", "%s has not returned, and it is believed %v", f.label, state)
+			s.broken("S2", "%s has not returned, and it is believed %v", f.label, state)
 		}
 	case "UnmountDevice", "TearDownDevice", "RemoveMapPath":
 		for at := range b.Mounted {
 			if at.Node == f.at.Node && at.Volume == f.at.Volume {
-				w.broken("S3", "%s goes on while %v is believed %v", f.label, at, b.Mounted[at])
+				s.broken("S3", "%s goes on while %v is believed %v", f.label, at, b.Mounted[at])
 			}
 		}
 	case "Detach":
 		if b.Staged[f.at] != Absent {
-			w.broken("S3", "%s goes on while it is believed to be staged", f.label)
+			s.broken("S3", "%s goes on while it is believed to be staged", f.label)
 		}
 	}
 }
 
 // checkReady holds S12, and notes what pods use.
-func (w *World) checkReady(beliefs map[string]Belief) {
-	for _, pod := range w.config.Pods {
-		if !w.desired[pod.Name] || !beliefs[pod.Node].Ready[pod.Name] {
+func (s safety) checkReady() {
+	for _, pod := range s.config.Pods {
+		if !s.desired[pod.Name] || !s.beliefs[pod.Node].Ready[pod.Name] {
 			continue
 		}
 		for _, v := range pod.Volumes {
 			at := At{Node: pod.Node, Volume: v, Pod: pod.Name}
-			if w.foreign[at] {
+			if s.foreign[at] {
 				continue
 			}
-			if !w.mounted[at] || !w.isWhole(at) {
-				w.broken("S12", "%s is said to be ready, and %v is not set up, or not wholly", pod.Name, at)
+			if !s.mounted[at] || !s.isWhole(at) {
+				s.broken("S12", "%s is said to be ready, and %v is not set up, or not wholly", pod.Name, at)
 			}
-			if w.outlived[at] {
-				w.broken("S13", "%s is said to be ready, and %v is that of the pod before", pod.Name, at)
+			if s.outlived[at] {
+				s.broken("S13", "%s is said to be ready, and %v is that of the pod before", pod.Name, at)
 			}
-			if !w.used[at] && w.isSmall(at, w.promise[at]) {
-				w.broken("S12", "%s is said to be ready, and %v is smaller than it was given", pod.Name, at)
+			if !s.used[at] && s.isSmall(at, s.promise[at]) {
+				s.broken("S12", "%s is said to be ready, and %v is smaller than it was given", pod.Name, at)
 			}
-			w.used[at] = true
+			s.used[at] = true
 		}
 	}
 }

@@ -39,39 +39,46 @@ var weights = map[string]int{
 
 // Choices implements simulation.World.
 func (w *World) Choices() []simulation.Choice {
-	w.choices = w.choices[:0]
-	w.offerPods()
-	w.offerCalls()
+	o := offers{World: w, choices: w.choices[:0]}
+	o.offerPods()
+	o.offerCalls()
 	for _, node := range w.nodes {
 		if !w.config.Eager {
-			w.offer(verbKick, node)
+			o.offer(verbKick, node)
 		}
 		if w.isReported(node) {
-			w.offer(verbReport, node)
+			o.offer(verbReport, node)
 		}
 		if w.config.Faults.Verifies && (node == Controller || !w.config.WithController) {
-			w.offer(verbVerify, node)
+			o.offer(verbVerify, node)
 		}
 		if w.config.Faults.Crashes {
-			w.offer(verbCrash, node)
+			o.offer(verbCrash, node)
 		}
 		if w.mayStop(node) {
-			w.offer(verbStop, node)
-			w.offerAs(weights[verbStop]*cmp.Or(w.config.Often[verbStop], 1), verbStop, node, lost)
+			o.offer(verbStop, node)
+			o.offerAs(weights[verbStop]*cmp.Or(w.config.Often[verbStop], 1), verbStop, node, lost)
 		}
 		if w.config.Faults.Cancels {
-			w.offer(verbCancel, node)
+			o.offer(verbCancel, node)
 		}
 		if w.config.Faults.Reboots && node != Controller {
-			w.offer(verbReboot, node)
+			o.offer(verbReboot, node)
 		}
 	}
-	w.offerUnmounts()
-	w.offerGrowth()
+	o.offerUnmounts()
+	o.offerGrowth()
 	for _, d := range w.config.Faults.Sleeps {
-		w.offer(verbSleep, d.String())
+		o.offer(verbSleep, d.String())
 	}
+	w.choices = o.choices
 	return w.choices
+}
+
+// offers collects the choices that a world has at one moment.
+type offers struct {
+	*World
+	choices []simulation.Choice
 }
 
 // isReported reports whether the driver has the status of a node list what it uses.
@@ -80,67 +87,67 @@ func (w *World) isReported(node string) bool {
 	return w.config.WithController && node != Controller && (!ok || !writer.WritesStatus())
 }
 
-func (w *World) offer(verb, subject string) {
-	w.offerAs(weights[verb]*cmp.Or(w.config.Often[verb], 1), verb, subject, "")
+func (o *offers) offer(verb, subject string) {
+	o.offerAs(weights[verb]*cmp.Or(o.config.Often[verb], 1), verb, subject, "")
 }
 
-func (w *World) offerAs(weight int, verb, subject, detail string) {
-	w.choices = append(w.choices, simulation.Choice{
+func (o *offers) offerAs(weight int, verb, subject, detail string) {
+	o.choices = append(o.choices, simulation.Choice{
 		Step: simulation.Step{Verb: verb, Subject: subject, Detail: detail}, Weight: weight,
 	})
 }
 
-func (w *World) offerPods() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, pod := range w.config.Pods {
-		if !w.desired[pod.Name] {
-			w.offer(verbAdd, pod.Name)
+func (o *offers) offerPods() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, pod := range o.config.Pods {
+		if !o.desired[pod.Name] {
+			o.offer(verbAdd, pod.Name)
 			continue
 		}
-		w.offer(verbRemove, pod.Name)
-		if slices.ContainsFunc(pod.Volumes, func(v string) bool { return w.volumes[v].Remountable }) {
-			w.offer(verbUpdate, pod.Name)
+		o.offer(verbRemove, pod.Name)
+		if slices.ContainsFunc(pod.Volumes, func(v string) bool { return o.volumes[v].Remountable }) {
+			o.offer(verbUpdate, pod.Name)
 		}
 	}
 }
 
-func (w *World) offerUnmounts() {
-	if !w.config.Faults.Foreign {
+func (o *offers) offerUnmounts() {
+	if !o.config.Faults.Foreign {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, at := range sorted(w.mounted) {
-		if !w.volumes[at.Volume].Block || w.parts[at]&partBound != 0 {
-			w.offer(verbUnmount, at.String())
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, at := range sorted(o.mounted) {
+		if !o.volumes[at.Volume].Block || o.parts[at]&partBound != 0 {
+			o.offer(verbUnmount, at.String())
 		}
 	}
-	for _, at := range sorted(w.staged) {
-		if w.volumes[at.Volume].Block {
+	for _, at := range sorted(o.staged) {
+		if o.volumes[at.Volume].Block {
 			continue
 		}
-		w.offer(verbUnmount, at.String())
+		o.offer(verbUnmount, at.String())
 	}
 }
 
 // offerCalls offers each verdict on each call that waits.
-func (w *World) offerCalls() {
-	for _, call := range w.calls.Waiting() {
-		weight, often := weights[verbRelease], cmp.Or(w.config.Faults.Often, 14)
-		if call.Name == w.config.Faults.Slow {
+func (o *offers) offerCalls() {
+	for _, call := range o.calls.Waiting() {
+		weight, often := weights[verbRelease], cmp.Or(o.config.Faults.Often, 14)
+		if call.Name == o.config.Faults.Slow {
 			weight, often = 1, 2
 		}
-		w.offerAs(often*weight, verbRelease, call.Label, OK)
-		for _, verdict := range w.verdictsOn(call) {
-			w.offerAs(weight, verbRelease, call.Label, verdict)
+		o.offerAs(often*weight, verbRelease, call.Label, OK)
+		for _, verdict := range o.verdictsOn(call) {
+			o.offerAs(weight, verbRelease, call.Label, verdict)
 		}
 	}
 }
 
 // verdictsOn returns those that a call may get beside OK.
-func (w *World) verdictsOn(call simulation.Call) []string {
-	faults := w.config.Faults
+func (o *offers) verdictsOn(call simulation.Call) []string {
+	faults := o.config.Faults
 	switch call.Name {
 	case "WriteStatus":
 		return nil
@@ -156,7 +163,7 @@ func (w *World) verdictsOn(call simulation.Call) []string {
 		verdicts = []string{refused, infeasible}
 	}
 	for _, verdict := range faults.Verdicts {
-		if w.mayEnd(call, verdict) {
+		if o.mayEnd(call, verdict) {
 			verdicts = append(verdicts, verdict)
 		}
 	}
@@ -171,7 +178,7 @@ func onlyIf(may bool, verdicts ...string) []string { //nolint:revive // It says 
 }
 
 // mayEnd reports whether a plugin that keeps the contract may end a call so, or may lie.
-func (w *World) mayEnd(call simulation.Call, verdict string) bool {
+func (o *offers) mayEnd(call simulation.Call, verdict string) bool {
 	if verdict == Half && call.Name != "MapDevice" && call.Name != "UnmapDevice" {
 		return false
 	}
@@ -181,7 +188,7 @@ func (w *World) mayEnd(call simulation.Call, verdict string) bool {
 	case "MapDevice", "UnmapDevice":
 		return verdict != Lie && verdict != NilError
 	case "SetUpDevice", "MapPodDevice":
-		return !slices.Contains([]string{Lie, FinalAfter, TransientAfter}, verdict) && (call.Name == "MapPodDevice" || verdict != Final || !w.isStagedForPods(atOf(call)))
+		return !slices.Contains([]string{Lie, FinalAfter, TransientAfter}, verdict) && (call.Name == "MapPodDevice" || verdict != Final || !o.isStagedForPods(atOf(call)))
 	case "TearDownDevice", "UnmapPodDevice", "RemoveMapPath":
 		return verdict != Lie
 	case "Answer":
@@ -191,33 +198,33 @@ func (w *World) mayEnd(call simulation.Call, verdict string) bool {
 	case "WaitForAttach":
 		return !slices.Contains([]string{FinalAfter, TransientAfter, UnsureAfter, PanicAfter, GoexitAfter, CancelledAfter, LoseAnswer, NilError, Lie}, verdict)
 	case "SetUp":
-		if verdict == Lie && w.isMounted(atOf(call)) {
+		if verdict == Lie && o.isMounted(atOf(call)) {
 			return false // Nobody can find out that nothing was refreshed.
 		}
-		return w.config.Faults.BreaksContract || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
+		return o.config.Faults.BreaksContract || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
 	case "MountDevice":
 		if verdict == Final {
-			return !w.isStagedForPods(atOf(call))
+			return !o.isStagedForPods(atOf(call))
 		}
-		return w.config.Faults.BreaksContract || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
+		return o.config.Faults.BreaksContract || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
 	case "TearDown", "UnmountDevice":
-		return w.config.Faults.BreaksContract || verdict != Lie
+		return o.config.Faults.BreaksContract || verdict != Lie
 	}
 	return verdict != Lie
 }
 
 // isStagedForPods reports whether the volume of a call is staged already, and pods have it: a plugin then does not clean
 // up, and so cannot say that nothing is there.
-func (w *World) isStagedForPods(at At) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.hasPods(at)
+func (o *offers) isStagedForPods(at At) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.hasPods(at)
 }
 
-func (w *World) isMounted(at At) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mounted[at]
+func (o *offers) isMounted(at At) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.mounted[at]
 }
 
 // atOf returns what a call that waits is about.

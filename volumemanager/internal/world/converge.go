@@ -25,120 +25,125 @@ const (
 // Converge stops all faults and holds the rules of liveness: pods get ready while the calls of the sick volume hang and
 // those of the broken pod fail; then, all calls succeeding, what is wanted is there and nothing else; then the same with
 // nothing wanted, and once more after every program was killed; and the programs stop.
-func (w *World) Converge() error {
-	w.make()
-	if err := w.succeed(); err != nil {
+func (w *World) Converge() error { return convergence{w}.run() }
+
+// convergence is the end of a run: it brings a world to rest, and checks the rules of liveness.
+type convergence struct{ *World }
+
+func (c convergence) run() error {
+	c.make()
+	if err := c.succeed(); err != nil {
 		return err
 	}
-	if err := w.becomeReady(); err != nil {
+	if err := c.becomeReady(); err != nil {
 		return err
 	}
-	if err := w.settle("wanted"); err != nil {
+	if err := c.settle("wanted"); err != nil {
 		return err
 	}
-	if err := w.stayQuiet(); err != nil {
+	if err := c.stayQuiet(); err != nil {
 		return err
 	}
-	for _, pod := range w.config.Pods {
-		w.wish(pod.Name, false)
+	for _, pod := range c.config.Pods {
+		c.wish(pod.Name, false)
 	}
-	if err := w.settle("nothing"); err != nil {
+	if err := c.settle("nothing"); err != nil {
 		return err
 	}
-	if err := w.restartAll(); err != nil {
+	if err := c.restartAll(); err != nil {
 		return err
 	}
-	return w.stop()
+	return c.stop()
 }
 
 // make makes what is wanted possible, where several pods want what only one can have.
-func (w *World) make() {
-	w.trace.Step("faults stop")
-	w.mu.Lock()
+func (c convergence) make() {
+	c.trace.Step("faults stop")
+	c.mu.Lock()
 	var stay []Pod
 	var others []string
-	for _, pod := range w.config.Pods {
+	for _, pod := range c.config.Pods {
 		switch {
-		case !w.desired[pod.Name]:
-		case slices.ContainsFunc(stay, func(p Pod) bool { return w.excludes(p, pod) }):
+		case !c.desired[pod.Name]:
+		case slices.ContainsFunc(stay, func(p Pod) bool { return c.excludes(p, pod) }):
 			others = append(others, pod.Name)
 		default:
 			stay = append(stay, pod)
 		}
 	}
-	w.mu.Unlock()
+	c.mu.Unlock()
 	for _, name := range others {
-		w.wish(name, false)
+		c.wish(name, false)
 	}
 }
 
 // resync tells the programs what somebody else has unmounted, once more: a call that was going on may have ended since. Those
 // who make good by themselves what could not be written get their time for it.
-func (w *World) resync() {
-	w.mu.Lock()
-	lost := sorted(w.foreign)
-	w.mu.Unlock()
+func (c convergence) resync() {
+	c.mu.Lock()
+	lost := sorted(c.foreign)
+	c.mu.Unlock()
 	for _, at := range lost {
-		w.engines[at.Node].MountLost(at.Volume, at.Pod)
+		c.engines[at.Node].MountLost(at.Volume, at.Pod)
 	}
-	for _, node := range w.nodes {
-		if r, ok := w.engines[node].(Resyncer); ok {
+	for _, node := range c.nodes {
+		if r, ok := c.engines[node].(Resyncer); ok {
 			r.Resync()
-			w.options.Wait()
+			c.options.Wait()
 		}
 	}
 }
 
 // excludes reports whether two pods want a volume that only one of them can have.
-func (w *World) excludes(a, b Pod) bool {
+func (c convergence) excludes(a, b Pod) bool {
 	return slices.ContainsFunc(a.Volumes, func(v string) bool {
-		return slices.Contains(b.Volumes, v) && w.volumes[v].excludes(a, b)
+		return slices.Contains(b.Volumes, v) && c.volumes[v].excludes(a, b)
 	})
 }
 
 // becomeReady holds L3, and L5 for what fails again and again.
-func (w *World) becomeReady() error {
+func (c convergence) becomeReady() error {
 	until := time.Now().Add(bound)
-	before := w.callsMade()
+	before := c.callsMade()
 	for {
-		if err := w.calm(w.verdictWithTrouble); err != nil {
+		if err := c.calm(c.verdictWithTrouble); err != nil {
 			return err
 		}
-		missing := w.missing()
+		missing := c.missing()
 		if len(missing) == 0 {
 			break
 		}
 		if !time.Now().Before(until) {
 			return &RuleError{Rule: "L3", Text: "not ready although healthy: " + missing[0]}
 		}
-		w.sleep(pause)
+		c.sleep(pause)
 	}
-	for range w.troubled() {
-		w.sleep(pause)
-		if err := w.calm(w.verdictWithTrouble); err != nil {
+	for range c.troubled() {
+		c.sleep(pause)
+		if err := c.calm(c.verdictWithTrouble); err != nil {
 			return err
 		}
 	}
 	// What fails waits longer each time; what hangs is called once. The time that has passed is at most bound and 20 s.
 	attempts := 8 + int((bound+20*time.Second)/MaxBackoff)
-	if made := w.callsMade() - before; made > attempts*8*w.size() {
+	if made := c.callsMade() - before; made > attempts*8*c.size() {
 		return &RuleError{Rule: "L5", Text: "calls that fail are made again and again without a wait"}
 	}
 	return nil
 }
 
 // troubled is for how many pauses the others are looked at while something hangs or fails; none when nothing does.
-func (w *World) troubled() int {
-	if w.config.Sick == "" && w.config.Broken == "" {
+func (c convergence) troubled() int {
+	if c.config.Sick == "" && c.config.Broken == "" {
 		return 0
 	}
 	return 20
 }
 
 // size is how much there is in the world.
-func (w *World) size() int {
+func (c convergence) size() int {
 	n := 1
-	for _, pod := range w.config.Pods {
+	for _, pod := range c.config.Pods {
 		n += len(pod.Volumes)
 	}
 	return n
@@ -146,22 +151,22 @@ func (w *World) size() int {
 
 // calm kicks everybody and lets calls go on with the verdict that of gives, or leaves them when it gives none, until
 // nothing happens any more at this time.
-func (w *World) calm(of func(call simulation.Call) string) error {
-	w.resync()
-	for range 60 * w.size() {
-		w.kickAll()
-		w.reportAll()
+func (c convergence) calm(of func(call simulation.Call) string) error {
+	c.resync()
+	for range 60 * c.size() {
+		c.kickAll()
+		c.reportAll()
 		released := false
-		for _, call := range w.calls.Waiting() {
+		for _, call := range c.calls.Waiting() {
 			verdict := of(call)
 			if verdict == "" {
 				continue
 			}
-			w.trace.Step(time.Since(w.began).String() + " calm " + call.Label + " " + verdict)
-			released = w.calls.Release(call.Label, verdict) || released
-			w.options.Wait()
+			c.trace.Step(time.Since(c.began).String() + " calm " + call.Label + " " + verdict)
+			released = c.calls.Release(call.Label, verdict) || released
+			c.options.Wait()
 		}
-		if err := w.Check(); err != nil {
+		if err := c.Check(); err != nil {
 			return err
 		}
 		if !released {
@@ -179,28 +184,28 @@ func isWrite(call simulation.Call) bool {
 }
 
 // verdictWithTrouble leaves the calls of the sick volume alone and fails the set-ups of the broken pod.
-func (w *World) verdictWithTrouble(call simulation.Call) string {
+func (c convergence) verdictWithTrouble(call simulation.Call) string {
 	at := atOf(call)
 	switch {
 	case isWrite(call):
 		return OK
-	case w.config.Sick != "" && at.Volume == w.config.Sick:
+	case c.config.Sick != "" && at.Volume == c.config.Sick:
 		return ""
-	case (call.Name == "SetUp" || call.Name == "MapDevice") && w.config.Broken != "" && at.Pod == w.config.Broken:
+	case (call.Name == "SetUp" || call.Name == "MapDevice") && c.config.Broken != "" && at.Pod == c.config.Broken:
 		return Unsure
 	}
 	return OK
 }
 
 // missing returns the pods that are wanted, not ready, and need nothing that is in trouble.
-func (w *World) missing() []string {
+func (c convergence) missing() []string {
 	var names []string
-	for _, pod := range w.config.Pods {
-		w.mu.Lock()
-		wanted := w.desired[pod.Name]
-		w.mu.Unlock()
-		troubled := pod.Name == w.config.Broken || slices.Contains(pod.Volumes, w.config.Sick)
-		if wanted && !troubled && !w.engines[pod.Node].Belief().Ready[pod.Name] {
+	for _, pod := range c.config.Pods {
+		c.mu.Lock()
+		wanted := c.desired[pod.Name]
+		c.mu.Unlock()
+		troubled := pod.Name == c.config.Broken || slices.Contains(pod.Volumes, c.config.Sick)
+		if wanted && !troubled && !c.engines[pod.Node].Belief().Ready[pod.Name] {
 			names = append(names, pod.Name)
 		}
 	}
@@ -208,102 +213,102 @@ func (w *World) missing() []string {
 }
 
 // settle holds L1 and L2: with all calls succeeding, what is wanted is there, and nothing else. And L5.
-func (w *World) settle(what string) error {
-	before, until := w.callsMade(), time.Now().Add(bound)
+func (c convergence) settle(what string) error {
+	before, until := c.callsMade(), time.Now().Add(bound)
 	for {
-		if err := w.calm(always); err != nil {
+		if err := c.calm(always); err != nil {
 			return err
 		}
-		err := w.difference()
+		err := c.difference()
 		if err == nil {
 			break
 		}
 		if !time.Now().Before(until) {
 			return err
 		}
-		w.sleep(pause)
+		c.sleep(pause)
 	}
-	w.trace.Step("settled: " + what)
-	if made := w.callsMade() - before; made > 12*w.size() {
+	c.trace.Step("settled: " + what)
+	if made := c.callsMade() - before; made > 12*c.size() {
 		return &RuleError{Rule: "L5", Text: "more calls than changes"}
 	}
 	return nil
 }
 
 // stayQuiet holds L5: nothing is called when nothing changes.
-func (w *World) stayQuiet() error {
-	w.sleep(MaxBackoff) // What was to be refreshed and failed may still wait.
-	if err := w.calm(always); err != nil {
+func (c convergence) stayQuiet() error {
+	c.sleep(MaxBackoff) // What was to be refreshed and failed may still wait.
+	if err := c.calm(always); err != nil {
 		return err
 	}
-	before := w.callsMade()
+	before := c.callsMade()
 	for range 5 {
-		w.sleep(time.Minute)
-		if err := w.calm(always); err != nil {
+		c.sleep(time.Minute)
+		if err := c.calm(always); err != nil {
 			return err
 		}
 	}
-	if w.callsMade() != before {
+	if c.callsMade() != before {
 		return &RuleError{Rule: "L5", Text: "calls are made although nothing changes"}
 	}
 	return nil
 }
 
 // restartAll holds L2 for the records that could not be written when an operation ended: the next life finds them.
-func (w *World) restartAll() error {
-	for _, node := range w.nodes {
-		w.trace.Step("crash " + node)
-		w.kill(node)
-		if err := w.start(node); err != nil {
+func (c convergence) restartAll() error {
+	for _, node := range c.nodes {
+		c.trace.Step("crash " + node)
+		c.kill(node)
+		if err := c.start(node); err != nil {
 			return err
 		}
 	}
-	return w.settle("nothing, after a crash")
+	return c.settle("nothing, after a crash")
 }
 
 // stop holds L4.
-func (w *World) stop() error {
-	for _, node := range w.nodes {
-		ctx, cancel := context.WithTimeout(w.options.Context, bound)
-		err := w.engines[node].Stop(ctx)
+func (c convergence) stop() error {
+	for _, node := range c.nodes {
+		ctx, cancel := context.WithTimeout(c.options.Context, bound)
+		err := c.engines[node].Stop(ctx)
 		cancel()
 		if err != nil {
 			return &RuleError{Rule: "L4", Text: err.Error()}
 		}
 	}
-	if waiting := w.calls.Waiting(); len(waiting) > 0 {
+	if waiting := c.calls.Waiting(); len(waiting) > 0 {
 		return &RuleError{Rule: "L4", Text: waiting[0].Label + " still waits"}
 	}
 	return nil
 }
 
 // difference returns in what the truth, the records and what is believed differ from what is wanted.
-func (w *World) difference() error {
-	beliefs := w.beliefs()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	attached, staged, mounted := w.wanted()
+func (c convergence) difference() error {
+	beliefs := c.beliefs()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	attached, staged, mounted := c.wanted()
 	for at := range mounted {
-		if !w.isWhole(at) && !w.foreign[at] {
+		if !c.isWhole(at) && !c.foreign[at] {
 			return &RuleError{Rule: "L1", Text: at.String() + " is wanted and not mapped wholly"}
 		}
 	}
 	return cmp.Or(
-		w.unready(beliefs),
-		w.misplaced("attached", w.attached, attached),
-		w.misplaced("staged", w.staged, staged),
-		w.misplaced("set up", w.mounted, mounted),
-		w.outdated(mounted),
-		w.small(mounted),
-		w.stillRunning(),
-		w.leftOnRecord(attached, staged, mounted),
+		c.unready(beliefs),
+		c.misplaced("attached", c.attached, attached),
+		c.misplaced("staged", c.staged, staged),
+		c.misplaced("set up", c.mounted, mounted),
+		c.outdated(mounted),
+		c.small(mounted),
+		c.stillRunning(),
+		c.leftOnRecord(attached, staged, mounted),
 	)
 }
 
 // unready returns a pod that is wanted and not ready.
-func (w *World) unready(beliefs map[string]Belief) error {
-	for _, pod := range w.config.Pods {
-		if w.desired[pod.Name] && !beliefs[pod.Node].Ready[pod.Name] {
+func (c convergence) unready(beliefs map[string]Belief) error {
+	for _, pod := range c.config.Pods {
+		if c.desired[pod.Name] && !beliefs[pod.Node].Ready[pod.Name] {
 			return &RuleError{Rule: "L1", Text: pod.Name + " is wanted and not ready"}
 		}
 	}
@@ -311,10 +316,10 @@ func (w *World) unready(beliefs map[string]Belief) error {
 }
 
 // misplaced returns an effect that is not there and should be, or that is and should not.
-func (w *World) misplaced(what string, is, shouldBe map[At]bool) error {
+func (c convergence) misplaced(what string, is, shouldBe map[At]bool) error {
 	for _, at := range sorted(shouldBe) {
 		// What was unmounted by somebody else is staged again for the next pod; those that have it keep it.
-		if !is[at] && !w.foreign[at] {
+		if !is[at] && !c.foreign[at] {
 			return &RuleError{Rule: "L1", Text: at.String() + " is wanted and not " + what}
 		}
 	}
@@ -327,9 +332,9 @@ func (w *World) misplaced(what string, is, shouldBe map[At]bool) error {
 }
 
 // outdated returns a set-up that began before the last update of its pod and that should have been refreshed.
-func (w *World) outdated(mounted map[At]bool) error {
+func (c convergence) outdated(mounted map[At]bool) error {
 	for _, at := range sorted(mounted) {
-		if w.volumes[at.Volume].Remountable && w.refreshed[at] != w.updates[at.Pod] {
+		if c.volumes[at.Volume].Remountable && c.refreshed[at] != c.updates[at.Pod] {
 			return &RuleError{Rule: "L1", Text: at.String() + " was not set up again after its pod was updated"}
 		}
 	}
@@ -337,9 +342,9 @@ func (w *World) outdated(mounted map[At]bool) error {
 }
 
 // stillRunning returns a node on which operations run.
-func (w *World) stillRunning() error {
-	for _, node := range w.nodes {
-		if len(w.processes[node].running) > 0 {
+func (c convergence) stillRunning() error {
+	for _, node := range c.nodes {
+		if len(c.processes[node].running) > 0 {
 			return &RuleError{Rule: "L1", Text: "operations of " + node + " still run"}
 		}
 	}
@@ -347,18 +352,18 @@ func (w *World) stillRunning() error {
 }
 
 // wanted returns the effects that the pods need.
-func (w *World) wanted() (attached, staged, mounted map[At]bool) {
+func (c convergence) wanted() (attached, staged, mounted map[At]bool) {
 	attached, staged, mounted = map[At]bool{}, map[At]bool{}, map[At]bool{}
-	for _, pod := range w.config.Pods {
-		if !w.desired[pod.Name] {
+	for _, pod := range c.config.Pods {
+		if !c.desired[pod.Name] {
 			continue
 		}
 		for _, name := range pod.Volumes {
 			whole := At{Node: pod.Node, Volume: name}
-			if w.volumes[name].Attachable {
+			if c.volumes[name].Attachable {
 				attached[whole] = true
 			}
-			if w.volumes[name].Stageable {
+			if c.volumes[name].Stageable {
 				staged[whole] = true
 			}
 			mounted[At{Node: pod.Node, Volume: name, Pod: pod.Name}] = true
@@ -369,15 +374,15 @@ func (w *World) wanted() (attached, staged, mounted map[At]bool) {
 
 // leftOnRecord returns what is on record and not wanted. It may be, where the journal could not be written and the program
 // does not try that again.
-func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
-	for _, node := range w.nodes {
-		if _, writesAgain := w.engines[node].(Resyncer); w.stale[node] && !writesAgain {
+func (c convergence) leftOnRecord(attached, staged, mounted map[At]bool) error {
+	for _, node := range c.nodes {
+		if _, writesAgain := c.engines[node].(Resyncer); c.stale[node] && !writesAgain {
 			continue
 		}
-		for _, key := range slices.SortedFunc(maps.Keys(w.records[node]), recordKey.compare) {
-			r := w.records[node][key]
-			whole := At{Node: cmp.Or(r.Node, node), Volume: w.inner[r.Name]}
-			left := r.Attached && !attached[whole] || r.Staged != "" && !staged[whole] && !w.isMapped(whole, mounted)
+		for _, key := range slices.SortedFunc(maps.Keys(c.records[node]), recordKey.compare) {
+			r := c.records[node][key]
+			whole := At{Node: cmp.Or(r.Node, node), Volume: c.inner[r.Name]}
+			left := r.Attached && !attached[whole] || r.Staged != "" && !staged[whole] && !c.isMapped(whole, mounted)
 			for uid := range r.Pods {
 				left = left || !mounted[At{Node: node, Volume: whole.Volume, Pod: string(uid)}]
 			}
@@ -390,9 +395,9 @@ func (w *World) leftOnRecord(attached, staged, mounted map[At]bool) error {
 }
 
 // isMapped reports whether a block volume has pods: the directory of their binds is on record as its staging is.
-func (w *World) isMapped(whole At, mounted map[At]bool) bool {
+func (c convergence) isMapped(whole At, mounted map[At]bool) bool {
 	for at := range mounted {
-		if at.Node == whole.Node && at.Volume == whole.Volume && w.volumes[at.Volume].Block {
+		if at.Node == whole.Node && at.Volume == whole.Volume && c.volumes[at.Volume].Block {
 			return true
 		}
 	}
@@ -405,8 +410,8 @@ func (w *World) sleep(d time.Duration) {
 	w.options.Wait()
 }
 
-func (w *World) callsMade() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.made
+func (c convergence) callsMade() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made
 }

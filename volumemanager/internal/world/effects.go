@@ -132,9 +132,21 @@ func (w *World) watch(f *pluginCall) {
 	}
 }
 
+// truth is what the storage and the kernels of the nodes have: what is attached, staged and set up.
+type truth struct {
+	attached, staged, mounted map[At]bool
+	// mountIDs are the ids of the mounts that set-ups have made, also of those that are gone; mounts counts them.
+	mountIDs map[At]uint64
+	mounts   uint64
+	// parts are those of each mapping of a block volume, which is in mounted too.
+	parts map[At]part
+	// foreign holds what another program has unmounted and the plugin has not been called for since.
+	foreign map[At]bool
+}
+
 // hasPods reports whether a volume is set up for any pod. The lock is held.
-func (w *World) hasPods(whole At) bool {
-	for at := range w.mounted {
+func (t *truth) hasPods(whole At) bool {
+	for at := range t.mounted {
 		if at.Node == whole.Node && at.Volume == whole.Volume {
 			return true
 		}
@@ -143,12 +155,12 @@ func (w *World) hasPods(whole At) bool {
 }
 
 // mount mounts what a set-up makes, unless it is there. The lock is held.
-func (w *World) mount(at At) {
-	if !w.mounted[at] {
-		w.mounts++
-		w.mountIDs[at] = w.mounts
+func (t *truth) mount(at At) {
+	if !t.mounted[at] {
+		t.mounts++
+		t.mountIDs[at] = t.mounts
 	}
-	w.mounted[at] = true
+	t.mounted[at] = true
 }
 
 // removeMount unmounts what a set-up that failed has made. The lock is held.

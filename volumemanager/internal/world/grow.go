@@ -29,15 +29,15 @@ func (p *plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 }
 
 // offerGrowth offers that the control plane gives a volume more.
-func (w *World) offerGrowth() {
-	if _, ok := w.engines[w.nodes[0]].(Grower); !ok {
+func (o *offers) offerGrowth() {
+	if _, ok := o.engines[o.nodes[0]].(Grower); !ok {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, v := range w.config.Volumes {
-		if v.Grows && w.given[v.Name] < maxSize {
-			w.offer(verbGrow, v.Name)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, v := range o.config.Volumes {
+		if v.Grows && o.given[v.Name] < maxSize {
+			o.offer(verbGrow, v.Name)
 		}
 	}
 }
@@ -76,9 +76,9 @@ func (w *World) isSmall(at At, given int) bool {
 }
 
 // small returns a volume that has not grown where a pod has it.
-func (w *World) small(mounted map[At]bool) error {
+func (c convergence) small(mounted map[At]bool) error {
 	for _, at := range sorted(mounted) {
-		if w.isSmall(at, w.given[at.Volume]) {
+		if c.isSmall(at, c.given[at.Volume]) {
 			return &RuleError{Rule: "L1", Text: at.String() + " has not the size that it was given"}
 		}
 	}

@@ -28,6 +28,15 @@ type Record struct {
 	Pods map[types.UID]bool
 }
 
+// journals are the journals of the nodes, which survive crashes.
+type journals struct {
+	records map[string]map[recordKey]*Record
+	// stale says that the records of a node may say more than is true since its last start, as a write failed.
+	stale map[string]bool
+	// misled says that the program of a node found such records when it started.
+	misled map[string]bool
+}
+
 func (r *Record) isEmpty() bool { return !r.Attached && r.Staged == "" && len(r.Pods) == 0 }
 
 // Intend implements operationexecutor.Journal.
@@ -107,24 +116,24 @@ func (p *Process) KeepRecords(records map[v1.UniqueVolumeName]Record) {
 }
 
 // findRecords notes that the program of a node finds records that may say more than is true. The lock is held.
-func (w *World) findRecords(node string) {
-	w.misled[node], w.stale[node] = w.misled[node] || w.stale[node], false
+func (j *journals) findRecords(node string) {
+	j.misled[node], j.stale[node] = j.misled[node] || j.stale[node], false
 }
 
 // enter makes r the record of a volume. The lock is held.
-func (w *World) enter(node string, name v1.UniqueVolumeName, r Record) {
+func (j *journals) enter(node string, name v1.UniqueVolumeName, r Record) {
 	key := recordKey{name: name}
 	if r.isEmpty() {
-		delete(w.records[node], key)
+		delete(j.records[node], key)
 		return
 	}
 	r.Name = name
-	w.records[node][key] = &r
+	j.records[node][key] = &r
 }
 
 // write changes a record. The lock is held.
-func (w *World) write(node string, intent operationexecutor.Intent, f func(*Record)) {
-	records := w.records[node]
+func (j *journals) write(node string, intent operationexecutor.Intent, f func(*Record)) {
+	records := j.records[node]
 	key := recordKey{name: intent.VolumeName}
 	if node == Controller {
 		key.node = string(intent.NodeName)

@@ -40,11 +40,11 @@ func (w *World) stopProgram(node, how string) bool {
 
 // succeed holds L4 for programs that were ended: they return while the calls of the plugin hang, and once those have
 // returned too, others begin in their processes.
-func (w *World) succeed() error {
-	if err := w.await(Ending, "has not returned beside calls that hang", onlyWrites); err != nil {
+func (c convergence) succeed() error {
+	if err := c.await(Ending, "has not returned beside calls that hang", onlyWrites); err != nil {
 		return err
 	}
-	return w.await(Ended, "has no successor although all calls have returned", always)
+	return c.await(Ended, "has no successor although all calls have returned", always)
 }
 
 // onlyWrites leaves the calls of the plugin alone.
@@ -56,25 +56,25 @@ func onlyWrites(call simulation.Call) string {
 }
 
 // await lets calls go on with the verdict that of gives, until no program lives like this.
-func (w *World) await(life Life, what string, of func(simulation.Call) string) error {
-	for until := time.Now().Add(bound); ; w.sleep(pause) {
-		node := w.livesLike(life)
+func (c convergence) await(life Life, what string, of func(simulation.Call) string) error {
+	for until := time.Now().Add(bound); ; c.sleep(pause) {
+		node := c.livesLike(life)
 		if node == "" {
 			return nil
 		}
 		if !time.Now().Before(until) {
 			return &RuleError{Rule: "L4", Text: "the program of " + node + " was ended and " + what}
 		}
-		if err := w.calm(of); err != nil {
+		if err := c.calm(of); err != nil {
 			return err
 		}
 	}
 }
 
 // livesLike returns a node whose program lives like this, or "".
-func (w *World) livesLike(life Life) string {
-	for _, node := range w.nodes {
-		if r := w.restarter(node); r != nil && r.Life() == life {
+func (c convergence) livesLike(life Life) string {
+	for _, node := range c.nodes {
+		if r := c.restarter(node); r != nil && r.Life() == life {
 			return node
 		}
 	}

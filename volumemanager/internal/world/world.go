@@ -36,15 +36,8 @@ type World struct {
 	choices   []simulation.Choice
 
 	mu sync.Mutex
-	// The truth: what is attached, staged and set up.
-	attached, staged, mounted map[At]bool
-	// mountIDs are the ids of the mounts that set-ups have made, also of those that are gone; mounts counts them.
-	mountIDs map[At]uint64
-	mounts   uint64
-	// parts are those of each mapping of a block volume, which is in mounted too.
-	parts map[At]part
-	// foreign holds what somebody else has unmounted and the plugin has not been called for since.
-	foreign map[At]bool
+	truth
+	journals
 	// used holds what is set up for a pod that was ready and has been wanted since.
 	used map[At]bool
 	// outlived holds what was, or was being, set up for a pod when the program was told that it is removed, until the next
@@ -63,16 +56,11 @@ type World struct {
 	grown   map[At]int
 	promise map[At]int
 	refused map[string]string
-	records map[string]map[recordKey]*Record
 	// inUse and reported are the status of each node: what it says that it uses, what it is told is attached.
 	inUse    map[string][]v1.UniqueVolumeName
 	reported map[string]map[v1.UniqueVolumeName]string
 	// boots counts the reboots of each node.
-	boots map[string]int
-	// stale says that the records of a node may say more than is true since its last start, as a write failed.
-	stale map[string]bool
-	// misled says that the program of a node found such records when it started.
-	misled      map[string]bool
+	boots       map[string]int
 	pluginCalls map[*pluginCall]bool
 	made        int // calls of the plugin
 	faults      []error
@@ -84,11 +72,14 @@ func New(config Config, options Options) (*World, error) {
 		config: config, options: options, trace: options.Trace, began: time.Now(), nodes: slices.Clone(config.Nodes),
 		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
 		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
-		attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, mountIDs: map[At]uint64{}, parts: map[At]part{}, foreign: map[At]bool{},
-		used: map[At]bool{}, outlived: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{}, records: map[string]map[recordKey]*Record{},
+		truth: truth{
+			attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, mountIDs: map[At]uint64{}, parts: map[At]part{}, foreign: map[At]bool{},
+		},
+		journals: journals{records: map[string]map[recordKey]*Record{}, stale: map[string]bool{}, misled: map[string]bool{}},
+		used:     map[At]bool{}, outlived: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
 		given: map[string]int{}, grown: map[At]int{}, promise: map[At]int{}, refused: map[string]string{},
-		stale: map[string]bool{}, misled: map[string]bool{}, pluginCalls: map[*pluginCall]bool{},
+		pluginCalls: map[*pluginCall]bool{},
 	}
 	for _, v := range config.Volumes {
 		w.volumes[v.Name], w.specs[v.Name] = v, specOf(v)
