@@ -35,7 +35,7 @@ func (n *node) Attach(ctx context.Context, spec *volume.Spec, nodeName types.Nod
 	if err != nil {
 		return "", err
 	}
-	if err := n.plugin.checkNode(nodeName); err != nil {
+	if err := n.checkNode(nodeName); err != nil {
 		return "", err
 	}
 	device, err := n.plugin.devices.attach(ctx, src)
@@ -60,7 +60,7 @@ func (n *node) WaitForAttach(ctx context.Context, spec *volume.Spec, _ string, _
 func (n *node) VolumesAreAttached(
 	ctx context.Context, specs map[v1.UniqueVolumeName]*volume.Spec, nodeName types.NodeName,
 ) (map[v1.UniqueVolumeName]bool, error) {
-	if err := n.plugin.checkNode(nodeName); err != nil {
+	if err := n.checkNode(nodeName); err != nil {
 		return nil, err
 	}
 	all, err := n.plugin.devices.loops.Devices(ctx)
@@ -86,7 +86,7 @@ func (n *node) Detach(ctx context.Context, volumeName string, nodeName types.Nod
 	if err := checkHandle(volumeName); err != nil {
 		return err
 	}
-	if err := n.plugin.checkNode(nodeName); err != nil {
+	if err := n.checkNode(nodeName); err != nil {
 		return err
 	}
 	device, err := n.plugin.devices.find(ctx, volumeName)
@@ -100,4 +100,12 @@ func (n *node) Detach(ctx context.Context, volumeName string, nodeName types.Nod
 		return fmt.Errorf("detaching volume %q: %w", volumeName, classify(err))
 	}
 	return nil
+}
+
+// checkNode refuses every node but this one: images are files of this node.
+func (n *node) checkNode(nodeName types.NodeName) error {
+	if nodeName == n.plugin.host.GetNodeName() {
+		return nil
+	}
+	return fmt.Errorf("images of node %q cannot be attached to node %q: %w", n.plugin.host.GetNodeName(), nodeName, volume.ErrInfeasible)
 }

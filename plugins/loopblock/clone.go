@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	v1 "k8s.io/api/core/v1"
@@ -83,21 +84,28 @@ func namesClaim(claim *v1.PersistentVolumeClaim) bool {
 	return ref != nil && ref.Kind == "PersistentVolumeClaim" && (ref.APIGroup == nil || *ref.APIGroup == "")
 }
 
+// copies makes images that are copies of others.
+type copies struct {
+	mounts   *mounts
+	progress func(CopyProgress) // may be nil
+	logger   *slog.Logger
+}
+
 // copying is one copy of an image under way.
 type copying struct {
-	plugin   *Plugin
+	copies
 	request  request
 	from, to *os.File
 }
 
 // clone fills the partial image with what the source's image holds, makes it as large as is asked for and gives its filesystem
 // an identity of its own.
-func (p *Plugin) clone(ctx context.Context, to *os.File, r request) error {
+func (k copies) clone(ctx context.Context, to *os.File, r request) error {
 	if r.origin.gone {
 		return fmt.Errorf("the volume that was to be copied is gone: %w", volume.ErrInfeasible)
 	}
-	_, err := withImage(ctx, p.devices.images, r.origin.handle, func(from *os.File) (struct{}, error) {
-		c := copying{plugin: p, request: r, from: from, to: to}
+	_, err := withImage(ctx, k.mounts.devices.images, r.origin.handle, func(from *os.File) (struct{}, error) {
+		c := copying{copies: k, request: r, from: from, to: to}
 		return struct{}{}, c.run(ctx)
 	})
 	if err != nil {
@@ -107,7 +115,7 @@ func (p *Plugin) clone(ctx context.Context, to *os.File, r request) error {
 }
 
 func (c copying) run(ctx context.Context) error {
-	err := c.plugin.devices.loops.WhileUnwritten(ctx, c.from, func() error {
+	err := c.mounts.devices.loops.WhileUnwritten(ctx, c.from, func() error {
 		return c.whileWhole(ctx, func() error { return c.quiet(ctx) })
 	})
 	if errors.Is(err, loop.ErrInUse) {
@@ -148,7 +156,7 @@ func (c copying) quiet(ctx context.Context) error {
 			return err
 		}
 	}
-	logger := c.plugin.options.Logger.With("volume", c.request.handle, "source", c.request.origin.name())
+	logger := c.logger.With("volume", c.request.handle, "source", c.request.origin.name())
 	logger.Info("the image is copied, since its filesystem cannot share its blocks or all space is to be taken")
 	if err := c.copyAll(ctx); err != nil {
 		return err
@@ -162,7 +170,7 @@ func (c copying) quiet(ctx context.Context) error {
 // since that is flushed first. Freezing would add nothing to that, and would leave the pods' filesystem frozen when this
 // process is killed.
 func (c copying) inUse(ctx context.Context) error {
-	device, err := c.plugin.devices.loops.FindFile(ctx, c.from)
+	device, err := c.mounts.devices.loops.FindFile(ctx, c.from)
 	if errors.Is(err, loop.ErrNotAttached) {
 		return fmt.Errorf("volume %q has just been detached: %w", c.request.origin.handle, volume.ErrTransient)
 	}
@@ -197,15 +205,15 @@ func (c copying) errInUse(device loop.Device, cause error) error {
 // flush has what was written so far written to the image, and returns what the volume is used by. A filesystem that is not mounted
 // where this plugin stages it is foreign, and cannot be flushed.
 func (c copying) flush(ctx context.Context, device loop.Device) (use, error) {
-	staging := c.plugin.mounts.stagingPath(c.request.origin.handle)
-	there, mounted, err := c.plugin.mounts.at(ctx, staging)
+	staging := c.mounts.stagingPath(c.request.origin.handle)
+	there, mounted, err := c.mounts.at(ctx, staging)
 	if err != nil {
 		return loose, err
 	}
 	if mounted && device.IsMountedAs(there) {
 		return staged, image.SyncFilesystem(staging)
 	}
-	opened, err := c.plugin.devices.loops.DeviceOpened(ctx, device.Path)
+	opened, err := c.mounts.devices.loops.DeviceOpened(ctx, device.Path)
 	if err == nil && opened && c.request.fsType != noFilesystem {
 		err = fmt.Errorf("%s is mounted, and not at %q, so that it cannot be flushed: unmount it: %w", device.Path, staging, volume.ErrInUse)
 	}
@@ -238,8 +246,8 @@ func (c copying) copyAll(ctx context.Context) error {
 		return err
 	}
 	return image.CopyData(ctx, c.to, c.from, func(done, size int64) {
-		if c.plugin.options.Progress != nil {
-			c.plugin.options.Progress(CopyProgress{
+		if c.progress != nil {
+			c.progress(CopyProgress{
 				Volume: c.request.handle, Source: c.request.origin.name(), Done: done, Size: size,
 			})
 		}

@@ -31,7 +31,7 @@ func (p *Plugin) ExpandVolumeDevice(
 	if err != nil {
 		return oldSize, err
 	}
-	size, err := p.expand(ctx, src, newSize)
+	size, err := p.devices.expand(ctx, src, newSize)
 	if err != nil {
 		return oldSize, fmt.Errorf("expanding volume %q: %w", src.handle, classify(err))
 	}
@@ -39,17 +39,17 @@ func (p *Plugin) ExpandVolumeDevice(
 }
 
 // expand returns the size that the image has in the end.
-func (p *Plugin) expand(ctx context.Context, src source, newSize resource.Quantity) (int64, error) {
+func (v *devices) expand(ctx context.Context, src source, newSize resource.Quantity) (int64, error) {
 	wanted, err := imageSize(max(newSize.Value(), format.SizesOf(src.fsType).LeastGrown), src.fsType)
 	if err != nil {
 		return 0, err
 	}
-	return withImage(ctx, p.devices.images, src.handle, func(file *os.File) (int64, error) {
-		size, err := p.devices.images.enlarge(src.handle, file, wanted)
+	return withImage(ctx, v.images, src.handle, func(file *os.File) (int64, error) {
+		size, err := v.images.enlarge(src.handle, file, wanted)
 		if err != nil {
 			return 0, err
 		}
-		_, err = p.devices.loops.ResizeFile(ctx, file)
+		_, err = v.loops.ResizeFile(ctx, file)
 		if errors.Is(err, loop.ErrNotAttached) {
 			err = nil // It gets a device of this size.
 		}

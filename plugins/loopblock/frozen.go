@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -42,12 +43,16 @@ type frozenVolume struct {
 	lasted time.Duration
 }
 
-func (p *Plugin) freezeLimit() time.Duration {
-	if p.options.FreezeLimit > 0 {
-		return p.options.FreezeLimit
-	}
-	return defaultFreezeLimit
+// freezes freezes volumes that are staged, has that on record, and thaws what a process that is gone has left frozen. It keeps
+// nothing in memory.
+type freezes struct {
+	mounts *mounts
+	// limit is how long a filesystem stays frozen at most.
+	limit  time.Duration
+	logger *slog.Logger
 }
+
+func (z *freezes) images() images { return z.mounts.devices.images }
 
 // freeze freezes all members that are staged. What is dirty in any of them is written before. Those that were frozen are
 // returned with an error too.
@@ -59,7 +64,7 @@ func (t *taking) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, e
 		}
 	}
 	for _, m := range writers {
-		err := image.SyncFilesystem(t.plugin.mounts.stagingPath(m.source.handle))
+		err := image.SyncFilesystem(t.mounts.stagingPath(m.source.handle))
 		if err == nil {
 			err = m.from.Sync() // what the loop device has written
 		}
@@ -69,7 +74,7 @@ func (t *taking) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, e
 	}
 	var frozen []*frozenVolume
 	for _, m := range writers {
-		f, err := t.plugin.freezeVolume(ctx, dir, m)
+		f, err := t.freezes.freezeVolume(ctx, dir, m)
 		if err != nil {
 			return frozen, err
 		}
@@ -79,12 +84,12 @@ func (t *taking) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, e
 }
 
 // freezeVolume freezes a volume that is staged, and has that on record before.
-func (p *Plugin) freezeVolume(ctx context.Context, dir *image.Dir, m *member) (*frozenVolume, error) {
+func (z *freezes) freezeVolume(ctx context.Context, dir *image.Dir, m *member) (*frozenVolume, error) {
 	handle := m.source.handle
-	if err := p.thawLeft(ctx, dir, handle); err != nil {
+	if err := z.thawLeft(ctx, dir, handle); err != nil {
 		return nil, err
 	}
-	root, there, err := p.mounts.openStaged(ctx, handle)
+	root, there, err := z.mounts.openStaged(ctx, handle)
 	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
 		return nil, err
 	}
@@ -100,16 +105,16 @@ func (p *Plugin) freezeVolume(ctx context.Context, dir *image.Dir, m *member) (*
 		return nil, errors.Join(err, root.Close())
 	}
 	f.begun = time.Now()
-	if f.frozen, err = freeze.Freeze(root, p.freezeLimit()); err != nil {
+	if f.frozen, err = freeze.Freeze(root, z.limit); err != nil {
 		return nil, errors.Join(fmt.Errorf("freezing volume %q: %w", handle, err), f.close(dir))
 	}
-	f.limit = time.Now().Add(p.freezeLimit())
+	f.limit = time.Now().Add(z.limit)
 	return f, nil
 }
 
 // thawAll thaws all volumes before it does anything else, so that no writer waits for a record. An error that matches
 // freeze.ErrThawed says that one was thawed too early. The record of one that the kernel refuses to thaw stays.
-func (p *Plugin) thawAll(dir *image.Dir, frozen []*frozenVolume) error {
+func (z *freezes) thawAll(dir *image.Dir, frozen []*frozenVolume) error {
 	var errs []error
 	for _, f := range slices.Backward(frozen) {
 		f.thawed = f.frozen.Thaw()
@@ -117,7 +122,7 @@ func (p *Plugin) thawAll(dir *image.Dir, frozen []*frozenVolume) error {
 	}
 	for _, f := range frozen {
 		errs = append(errs, f.end(dir))
-		p.options.Logger.Info("the volume was frozen", "volume", f.handle, "for", f.lasted)
+		z.logger.Info("the volume was frozen", "volume", f.handle, "for", f.lasted)
 	}
 	return errors.Join(errs...)
 }
@@ -136,7 +141,7 @@ func (f *frozenVolume) close(dir *image.Dir) error {
 }
 
 // thawLeft thaws a volume that a process that is gone may have left frozen. Without a record of it nothing is touched.
-func (p *Plugin) thawLeft(ctx context.Context, dir *image.Dir, handle string) error {
+func (z *freezes) thawLeft(ctx context.Context, dir *image.Dir, handle string) error {
 	record, err := dir.LockLeftOver(handle + frozenSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -145,9 +150,9 @@ func (p *Plugin) thawLeft(ctx context.Context, dir *image.Dir, handle string) er
 		return err
 	}
 	defer record.Close()
-	root, _, err := p.mounts.openStaged(ctx, handle)
+	root, _, err := z.mounts.openStaged(ctx, handle)
 	if errors.Is(err, mount.ErrNotMounted) {
-		return p.forgetUnmounted(ctx, dir, handle, record)
+		return z.forgetUnmounted(ctx, dir, handle, record)
 	}
 	if err != nil {
 		return err
@@ -158,15 +163,15 @@ func (p *Plugin) thawLeft(ctx context.Context, dir *image.Dir, handle string) er
 		return err
 	}
 	if was {
-		p.options.Logger.Warn("the volume was left frozen by a process that is gone, and was thawed", "volume", handle)
+		z.logger.Warn("the volume was left frozen by a process that is gone, and was thawed", "volume", handle)
 	}
 	return dir.Remove(handle+frozenSuffix, record)
 }
 
 // forgetUnmounted removes the record of a volume that is not staged, if nothing of it can be frozen. A frozen filesystem outlives
 // its last mount, and keeps the loop device: the record stays for the next staging, which mounts the same filesystem.
-func (p *Plugin) forgetUnmounted(ctx context.Context, dir *image.Dir, handle string, record *os.File) error {
-	_, err := p.devices.find(ctx, handle)
+func (z *freezes) forgetUnmounted(ctx context.Context, dir *image.Dir, handle string, record *os.File) error {
+	_, err := z.mounts.devices.find(ctx, handle)
 	if errors.Is(err, loop.ErrNotAttached) {
 		return dir.Remove(handle+frozenSuffix, record)
 	}
@@ -178,9 +183,9 @@ func (p *Plugin) forgetUnmounted(ctx context.Context, dir *image.Dir, handle str
 
 // thawStaged is thawLeft for a volume that has just been found staged: its filesystem may be one that was left frozen and
 // unmounted. While a snapshot is being made it does nothing.
-func (p *Plugin) thawStaged(ctx context.Context, handle string) error {
-	_, err := inImages(ctx, p, "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
-		return struct{}{}, p.thawLeft(ctx, dir, handle)
+func (z *freezes) thawStaged(ctx context.Context, handle string) error {
+	_, err := inImages(ctx, z.images(), "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
+		return struct{}{}, z.thawLeft(ctx, dir, handle)
 	})
 	if errors.Is(err, mount.ErrTransient) && ctx.Err() == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -189,38 +194,38 @@ func (p *Plugin) thawStaged(ctx context.Context, handle string) error {
 }
 
 // thawAllLeft is thawLeft for each volume with a record.
-func (p *Plugin) thawAllLeft(ctx context.Context) {
-	_, err := inImages(ctx, p, "search for frozen volumes", func(dir *image.Dir) (struct{}, error) {
+func (z *freezes) thawAllLeft(ctx context.Context) {
+	_, err := inImages(ctx, z.images(), "search for frozen volumes", func(dir *image.Dir) (struct{}, error) {
 		names, err := dir.Names()
 		for _, name := range names {
 			handle, is := strings.CutSuffix(name, frozenSuffix)
 			if !is {
 				continue
 			}
-			if left := p.thawLeft(ctx, dir, handle); !errors.Is(left, mount.ErrTransient) { // as that of a snapshot being made
+			if left := z.thawLeft(ctx, dir, handle); !errors.Is(left, mount.ErrTransient) { // as that of a snapshot being made
 				err = errors.Join(err, left)
 			}
 		}
 		return struct{}{}, err
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		p.options.Logger.Warn("a volume may be frozen: thaw it with fsfreeze -u", "dir", p.devices.images.dir, "error", err)
+		z.logger.Warn("a volume may be frozen: thaw it with fsfreeze -u", "dir", z.images().dir, "error", err)
 	}
 }
 
 // thawBeforeUnmount is thawLeft for a volume that is to be unmounted: without its mount nobody could thaw it. The unmount goes on
 // if the filesystem of the images does not answer, since a teardown is what helps then.
-func (p *Plugin) thawBeforeUnmount(ctx context.Context, handle string) error {
+func (z *freezes) thawBeforeUnmount(ctx context.Context, handle string) error {
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	_, err := inImages(limited, p, "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
-		return struct{}{}, p.thawLeft(limited, dir, handle)
+	_, err := inImages(limited, z.images(), "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
+		return struct{}{}, z.thawLeft(limited, dir, handle)
 	})
 	switch {
 	case errors.Is(err, mount.ErrTransient) && ctx.Err() == nil && limited.Err() == nil:
 		return fmt.Errorf("a snapshot of volume %q is being made: %w: %w", handle, volume.ErrInUse, err)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		p.options.Logger.Warn("it is not known whether the volume was left frozen", "volume", handle, "error", err)
+		z.logger.Warn("it is not known whether the volume was left frozen", "volume", handle, "error", err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package loopblock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/format"
@@ -70,6 +70,8 @@ type Plugin struct {
 	devices     *devices
 	mounts      *mounts
 	filesystems *filesystems
+	freezes     *freezes
+	snapshots   *snapshots
 }
 
 var (
@@ -125,7 +127,11 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 		dir: filepath.Join(host.GetPluginDir(Name), "mounts"), mounter: p.options.Mounter, devices: p.devices, logger: p.options.Logger,
 	}
 	p.filesystems = &filesystems{devices: p.devices, logger: p.options.Logger, events: p.options.Events}
-	p.thawAllLeft(ctx)
+	p.freezes = &freezes{mounts: p.mounts, limit: cmp.Or(max(p.options.FreezeLimit, 0), defaultFreezeLimit), logger: p.options.Logger}
+	p.snapshots = &snapshots{
+		copies: copies{mounts: p.mounts, progress: p.options.Progress, logger: p.options.Logger}, freezes: p.freezes,
+	}
+	p.freezes.thawAllLeft(ctx)
 	return nil
 }
 
@@ -158,14 +164,6 @@ func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 // SupportsMountOption implements volume.MountOptionVolumePlugin: the mount options of a PersistentVolume are those of its
 // filesystem.
 func (p *Plugin) SupportsMountOption() bool { return true }
-
-// checkNode refuses every node but this one: images are files of this node.
-func (p *Plugin) checkNode(nodeName types.NodeName) error {
-	if nodeName == p.host.GetNodeName() {
-		return nil
-	}
-	return fmt.Errorf("images of node %q cannot be attached to node %q: %w", p.host.GetNodeName(), nodeName, volume.ErrInfeasible)
-}
 
 // classify makes the sentinels of the mount layer match those of package volume too.
 func classify(err error) error {

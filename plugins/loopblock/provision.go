@@ -159,10 +159,10 @@ func (p *provisioner) Provision(
 	r, write := p.request, formatNew
 	switch {
 	case r.origin.snapshot != "":
-		write = p.plugin.restore
-		r, err = p.plugin.resolve(ctx, dir, r)
+		write = p.plugin.snapshots.restore
+		r, err = p.plugin.snapshots.resolve(ctx, dir, r)
 	case !r.origin.isNone():
-		write = p.plugin.clone
+		write = p.plugin.snapshots.clone
 	}
 	var size int64
 	if err == nil {

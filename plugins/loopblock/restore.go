@@ -40,9 +40,9 @@ func (r *request) fromSnapshot(options volume.VolumeOptions) error {
 
 // resolve completes a request for a volume that is restored by what the record of the snapshot says. If there is no such
 // snapshot, only a volume that was restored before can be found.
-func (p *Plugin) resolve(ctx context.Context, dir *image.Dir, r request) (request, error) {
+func (s *snapshots) resolve(ctx context.Context, dir *image.Dir, r request) (request, error) {
 	block := r.fsType == noFilesystem
-	record, member, err := p.recordOf(ctx, r.origin.snapshot)
+	record, member, err := s.recordOf(ctx, r.origin.snapshot)
 	if errors.Is(err, volume.ErrNotFound) {
 		r.origin.gone = true
 		if !block {
@@ -84,13 +84,13 @@ func typeOfExisting(ctx context.Context, dir *image.Dir, r request) string {
 
 // restore fills the partial image with the content of a snapshot, makes it as large as is asked for and gives its filesystem an
 // identity of its own. A snapshot that is deleted meanwhile is read to its end.
-func (p *Plugin) restore(ctx context.Context, to *os.File, r request) error {
+func (s *snapshots) restore(ctx context.Context, to *os.File, r request) error {
 	if r.origin.gone {
 		return fmt.Errorf("snapshot %q does not exist any more: %w: %w", r.origin.snapshot, volume.ErrInfeasible, volume.ErrNotFound)
 	}
 	name := r.origin.record.imageName(r.origin.member)
-	_, err := image.With(ctx, p.devices.images.dir, name, func(from *os.File) (struct{}, error) {
-		c := copying{plugin: p, request: r, from: from, to: to}
+	_, err := image.With(ctx, s.mounts.devices.images.dir, name, func(from *os.File) (struct{}, error) {
+		c := copying{copies: s.copies, request: r, from: from, to: to}
 		if err := c.quiet(ctx); err != nil {
 			return struct{}{}, err
 		}

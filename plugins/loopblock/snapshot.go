@@ -21,7 +21,7 @@ func (p *Plugin) CanSnapshot(source *volume.Spec) (bool, error) { return p.CanCl
 // name. No class parameter is known. If the filesystem stayed frozen for longer than [Options].FreezeLimit, the error matches
 // [ErrTimeout] and nothing is left. A volume in use that cannot be copied is an error that matches volume.ErrInUse.
 func (p *Plugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOptions) (volume.Snapshot, error) {
-	t, err := p.takingOf(options.Name, options.Parameters, options.Source)
+	t, err := p.snapshots.takingOf(options.Name, options.Parameters, options.Source)
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
@@ -37,7 +37,7 @@ func (p *Plugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOpti
 func (p *Plugin) CreateGroupSnapshot(
 	ctx context.Context, options volume.GroupSnapshotOptions,
 ) (volume.GroupSnapshot, error) {
-	t, err := p.takingOf(options.Name, options.Parameters, options.Sources...)
+	t, err := p.snapshots.takingOf(options.Name, options.Parameters, options.Sources...)
 	if err != nil {
 		return volume.GroupSnapshot{}, err
 	}
@@ -51,7 +51,7 @@ func (p *Plugin) CreateGroupSnapshot(
 
 // GetSnapshot implements volume.SnapshottableVolumePlugin.
 func (p *Plugin) GetSnapshot(ctx context.Context, handle string) (volume.Snapshot, error) {
-	record, member, err := p.recordOf(ctx, handle)
+	record, member, err := p.snapshots.recordOf(ctx, handle)
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
@@ -60,7 +60,7 @@ func (p *Plugin) GetSnapshot(ctx context.Context, handle string) (volume.Snapsho
 
 // GetGroupSnapshot implements volume.GroupSnapshottableVolumePlugin.
 func (p *Plugin) GetGroupSnapshot(ctx context.Context, handle string, _ []string) (volume.GroupSnapshot, error) {
-	record, err := p.readSnapshot(ctx, handle)
+	record, err := p.snapshots.read(ctx, handle)
 	if err == nil && !record.Group {
 		err = fmt.Errorf("snapshot %q is no group: %w", handle, volume.ErrNotFound)
 	}
@@ -72,7 +72,115 @@ func (p *Plugin) GetGroupSnapshot(ctx context.Context, handle string, _ []string
 
 // ListSnapshots implements volume.SnapshotLister. Before the first volume is made there is no directory, and no snapshot.
 func (p *Plugin) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
-	all, err := inImages(ctx, p, "list of the snapshots", func(dir *image.Dir) ([]volume.Snapshot, error) {
+	return p.snapshots.list(ctx)
+}
+
+// DeleteSnapshot implements volume.SnapshottableVolumePlugin. The record of the snapshot goes first, then its image: a call that
+// was killed in between is finished by the next. A volume that is being restored from the snapshot gets all of it. A snapshot of
+// a group is refused with an error that matches volume.ErrInfeasible, and one that is being made with one that matches
+// volume.ErrTransient.
+func (p *Plugin) DeleteSnapshot(ctx context.Context, handle string) error {
+	if group, member, isMember := cutMember(handle); isMember {
+		record, err := p.snapshots.read(ctx, group)
+		if errors.Is(err, volume.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("deleting snapshot %q: %w", handle, err)
+		}
+		if !record.Group || member >= len(record.Members) {
+			return nil
+		}
+		return fmt.Errorf("snapshot %q belongs to group %q: delete the group: %w", handle, group, volume.ErrInfeasible)
+	}
+	return p.snapshots.delete(ctx, handle, func(r snapshotRecord) error {
+		if r.Group {
+			return fmt.Errorf("it is a group: %w", volume.ErrInvalid)
+		}
+		return nil
+	})
+}
+
+// DeleteGroupSnapshot implements volume.GroupSnapshottableVolumePlugin.
+func (p *Plugin) DeleteGroupSnapshot(ctx context.Context, handle string, snapshots []string) error {
+	return p.snapshots.delete(ctx, handle, func(r snapshotRecord) error {
+		if !r.Group {
+			return fmt.Errorf("it is no group: %w", volume.ErrInvalid)
+		}
+		for _, s := range snapshots {
+			if name, i, ok := cutMember(s); !ok || name != r.Name || i >= len(r.Members) {
+				return fmt.Errorf("snapshot %q is none of the group: %w", s, volume.ErrInvalid)
+			}
+		}
+		return nil
+	})
+}
+
+// snapshots makes, finds and deletes snapshots, and restores volumes from them. It keeps nothing in memory: what there is says the
+// directory of the images.
+type snapshots struct {
+	copies
+	freezes *freezes
+}
+
+// delete deletes the record of a name, if check agrees to it, and all images of the name.
+func (s *snapshots) delete(ctx context.Context, name string, check func(snapshotRecord) error) error {
+	if valid := checkSnapshotName(name) == nil; !valid {
+		return nil // nothing has such a name
+	}
+	_, err := inImages(ctx, s.mounts.devices.images, "deletion of snapshot "+name, func(dir *image.Dir) (struct{}, error) {
+		lock, err := dir.Begin(name + lockSuffix)
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer lock.Close()
+		return struct{}{}, errors.Join(deleteLocked(dir, name, check), dir.Remove(name+lockSuffix, lock))
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("deleting snapshot %q: %w", name, classifySnapshot(err))
+	}
+	return nil
+}
+
+// cutMember returns the name of a group and the number of the snapshot in it, if handle is one of a group's snapshot.
+func cutMember(handle string) (name string, member int, ok bool) {
+	name, number, ok := strings.Cut(handle, "/")
+	member, err := strconv.Atoi(number)
+	if !ok || err != nil || member < 0 || strconv.Itoa(member) != number {
+		return handle, 0, false
+	}
+	return name, member, true
+}
+
+// recordOf returns the record of the snapshot of handle, and which of its members the snapshot is.
+func (s *snapshots) recordOf(ctx context.Context, handle string) (snapshotRecord, int, error) {
+	name, member, isMember := cutMember(handle)
+	record, err := s.read(ctx, name)
+	if err == nil && (record.Group != isMember || member >= len(record.Members)) {
+		err = fmt.Errorf("snapshot %q does not exist: %w", handle, volume.ErrNotFound)
+	}
+	return record, member, err
+}
+
+func (s *snapshots) read(ctx context.Context, name string) (snapshotRecord, error) {
+	if err := checkSnapshotName(name); err != nil {
+		return snapshotRecord{}, fmt.Errorf("snapshot %q does not exist: %w: %w", name, volume.ErrNotFound, err)
+	}
+	record, err := inImages(ctx, s.mounts.devices.images, "record of snapshot "+name, func(dir *image.Dir) (snapshotRecord, error) {
+		return readRecord(dir, name)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("snapshot %q does not exist: %w: %w", name, volume.ErrNotFound, err)
+	}
+	return record, err
+}
+
+// list returns all snapshots, also those of groups.
+func (s *snapshots) list(ctx context.Context) ([]volume.Snapshot, error) {
+	all, err := inImages(ctx, s.mounts.devices.images, "list of the snapshots", func(dir *image.Dir) ([]volume.Snapshot, error) {
 		names, err := dir.Names()
 		if err != nil {
 			return nil, err
@@ -102,109 +210,13 @@ func (p *Plugin) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
 	return all, err
 }
 
-// DeleteSnapshot implements volume.SnapshottableVolumePlugin. The record of the snapshot goes first, then its image: a call that
-// was killed in between is finished by the next. A volume that is being restored from the snapshot gets all of it. A snapshot of
-// a group is refused with an error that matches volume.ErrInfeasible, and one that is being made with one that matches
-// volume.ErrTransient.
-func (p *Plugin) DeleteSnapshot(ctx context.Context, handle string) error {
-	if group, member, isMember := cutMember(handle); isMember {
-		record, err := p.readSnapshot(ctx, group)
-		if errors.Is(err, volume.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("deleting snapshot %q: %w", handle, err)
-		}
-		if !record.Group || member >= len(record.Members) {
-			return nil
-		}
-		return fmt.Errorf("snapshot %q belongs to group %q: delete the group: %w", handle, group, volume.ErrInfeasible)
-	}
-	return p.deleteSnapshots(ctx, handle, func(r snapshotRecord) error {
-		if r.Group {
-			return fmt.Errorf("it is a group: %w", volume.ErrInvalid)
-		}
-		return nil
-	})
-}
-
-// DeleteGroupSnapshot implements volume.GroupSnapshottableVolumePlugin.
-func (p *Plugin) DeleteGroupSnapshot(ctx context.Context, handle string, snapshots []string) error {
-	return p.deleteSnapshots(ctx, handle, func(r snapshotRecord) error {
-		if !r.Group {
-			return fmt.Errorf("it is no group: %w", volume.ErrInvalid)
-		}
-		for _, s := range snapshots {
-			if name, i, ok := cutMember(s); !ok || name != r.Name || i >= len(r.Members) {
-				return fmt.Errorf("snapshot %q is none of the group: %w", s, volume.ErrInvalid)
-			}
-		}
-		return nil
-	})
-}
-
-// deleteSnapshots deletes the record of a name, if check agrees to it, and all images of the name.
-func (p *Plugin) deleteSnapshots(ctx context.Context, name string, check func(snapshotRecord) error) error {
-	if valid := checkSnapshotName(name) == nil; !valid {
-		return nil // nothing has such a name
-	}
-	_, err := inImages(ctx, p, "deletion of snapshot "+name, func(dir *image.Dir) (struct{}, error) {
-		lock, err := dir.Begin(name + lockSuffix)
-		if err != nil {
-			return struct{}{}, err
-		}
-		defer lock.Close()
-		return struct{}{}, errors.Join(deleteLocked(dir, name, check), dir.Remove(name+lockSuffix, lock))
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("deleting snapshot %q: %w", name, classifySnapshot(err))
-	}
-	return nil
-}
-
-// cutMember returns the name of a group and the number of the snapshot in it, if handle is one of a group's snapshot.
-func cutMember(handle string) (name string, member int, ok bool) {
-	name, number, ok := strings.Cut(handle, "/")
-	member, err := strconv.Atoi(number)
-	if !ok || err != nil || member < 0 || strconv.Itoa(member) != number {
-		return handle, 0, false
-	}
-	return name, member, true
-}
-
-// recordOf returns the record of the snapshot of handle, and which of its members the snapshot is.
-func (p *Plugin) recordOf(ctx context.Context, handle string) (snapshotRecord, int, error) {
-	name, member, isMember := cutMember(handle)
-	record, err := p.readSnapshot(ctx, name)
-	if err == nil && (record.Group != isMember || member >= len(record.Members)) {
-		err = fmt.Errorf("snapshot %q does not exist: %w", handle, volume.ErrNotFound)
-	}
-	return record, member, err
-}
-
-func (p *Plugin) readSnapshot(ctx context.Context, name string) (snapshotRecord, error) {
-	if err := checkSnapshotName(name); err != nil {
-		return snapshotRecord{}, fmt.Errorf("snapshot %q does not exist: %w: %w", name, volume.ErrNotFound, err)
-	}
-	record, err := inImages(ctx, p, "record of snapshot "+name, func(dir *image.Dir) (snapshotRecord, error) {
-		return readRecord(dir, name)
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("snapshot %q does not exist: %w: %w", name, volume.ErrNotFound, err)
-	}
-	return record, err
-}
-
 // inImages calls do with the directory of the images. It returns when ctx ends, even if their filesystem hangs.
-func inImages[T any](ctx context.Context, p *Plugin, what string, do func(*image.Dir) (T, error)) (T, error) {
+func inImages[T any](ctx context.Context, i images, what string, do func(*image.Dir) (T, error)) (T, error) {
 	if err := context.Cause(ctx); err != nil {
 		return *new(T), fmt.Errorf("%s was not begun: %w", what, err)
 	}
-	return mount.RunAbandonable(ctx, what, p.devices.images.dir, func() (T, error) {
-		dir, err := image.OpenDir(p.devices.images.dir)
+	return mount.RunAbandonable(ctx, what, i.dir, func() (T, error) {
+		dir, err := image.OpenDir(i.dir)
 		if err != nil {
 			return *new(T), err
 		}
@@ -219,8 +231,8 @@ func inImages[T any](ctx context.Context, p *Plugin, what string, do func(*image
 }
 
 // takingOf checks what is asked for. It does no I/O.
-func (p *Plugin) takingOf(name string, parameters map[string]string, sources ...*volume.Spec) (*taking, error) {
-	t := &taking{plugin: p, name: name}
+func (s *snapshots) takingOf(name string, parameters map[string]string, sources ...*volume.Spec) (*taking, error) {
+	t := &taking{snapshots: s, name: name}
 	if err := checkSnapshotName(name); err != nil {
 		return nil, fmt.Errorf("snapshot %q: %w", name, err)
 	}

@@ -57,18 +57,18 @@ func (n *node) MountDevice(
 	if want := n.plugin.mounts.stagingPath(src.handle); deviceMountPath != want {
 		return fmt.Errorf("volume %q is staged at %q and not at %q: %w", src.handle, want, deviceMountPath, volume.ErrInvalid)
 	}
-	if err := n.plugin.stage(ctx, src, devicePath, deviceMountPath); err != nil {
+	if err := n.stage(ctx, src, devicePath, deviceMountPath); err != nil {
 		return fmt.Errorf("staging volume %q: %w", src.handle, classify(err))
 	}
 	return nil
 }
 
-func (p *Plugin) stage(ctx context.Context, src source, devicePath, target string) error {
-	device, err := p.devices.at(ctx, src.handle, devicePath)
+func (n *node) stage(ctx context.Context, src source, devicePath, target string) error {
+	device, err := n.plugin.devices.at(ctx, src.handle, devicePath)
 	if err != nil {
 		return err
 	}
-	there, mounted, err := p.mounts.at(ctx, target)
+	there, mounted, err := n.plugin.mounts.at(ctx, target)
 	if err != nil {
 		return err
 	}
@@ -76,33 +76,33 @@ func (p *Plugin) stage(ctx context.Context, src source, devicePath, target strin
 		if !device.IsMountedAs(there) {
 			return fmt.Errorf("%s is mounted at %q: unmount it first: %w", there.Source, target, mount.ErrForeign)
 		}
-		return p.thawStaged(ctx, src.handle)
+		return n.plugin.freezes.thawStaged(ctx, src.handle)
 	}
-	fsType, err := p.filesystems.prepare(ctx, src, device)
+	fsType, err := n.plugin.filesystems.prepare(ctx, src, device)
 	if err != nil {
 		return err
 	}
-	err = p.mounts.mounter.Mount(ctx, mount.Request{
+	err = n.plugin.mounts.mounter.Mount(ctx, mount.Request{
 		Source: device.Path, Target: target, FSType: fsType, Options: src.stageOptions(),
 	})
 	if err != nil {
-		err = p.explain(ctx, device.Path, fsType, err)
+		err = n.plugin.mounts.explain(ctx, device.Path, fsType, err)
 	}
 	if src.readOnly && errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("it was not unmounted cleanly, and nothing is written to a read-only volume: stage it once for writing: %w", err)
 	}
 	if err == nil {
-		err = p.thawStaged(ctx, src.handle)
+		err = n.plugin.freezes.thawStaged(ctx, src.handle)
 	}
 	if err == nil && !src.readOnly {
-		p.filesystems.growStaged(ctx, device.Path, fsType, target)
+		n.plugin.filesystems.growStaged(ctx, device.Path, fsType, target)
 	}
 	return err
 }
 
 // explain names the filesystem beside which the one on a device cannot be mounted, if that is why.
-func (p *Plugin) explain(ctx context.Context, device, fsType string, err error) error {
-	table, listErr := p.mounts.mounter.List(ctx)
+func (m *mounts) explain(ctx context.Context, device, fsType string, err error) error {
+	table, listErr := m.mounter.List(ctx)
 	if listErr != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error 
 	if err := n.plugin.mounts.checkPath(deviceMountPath); err != nil {
 		return err
 	}
-	if err := n.plugin.thawBeforeUnmount(ctx, filepath.Base(deviceMountPath)); err != nil {
+	if err := n.plugin.freezes.thawBeforeUnmount(ctx, filepath.Base(deviceMountPath)); err != nil {
 		return classify(err)
 	}
 	return classify(n.plugin.mounts.takeOff(ctx, deviceMountPath, filepath.Base(deviceMountPath)))

@@ -19,7 +19,7 @@ import (
 
 // taking makes the snapshots of one name: of one volume, or of a group.
 type taking struct {
-	plugin  *Plugin
+	*snapshots
 	name    string
 	group   bool
 	members []*member // by handle
@@ -45,7 +45,7 @@ const (
 
 // make returns the record of the name, which it makes unless it exists.
 func (t *taking) make(ctx context.Context) (snapshotRecord, error) {
-	record, err := inImages(ctx, t.plugin, "snapshot "+t.name, func(dir *image.Dir) (snapshotRecord, error) {
+	record, err := inImages(ctx, t.mounts.devices.images, "snapshot "+t.name, func(dir *image.Dir) (snapshotRecord, error) {
 		record, err := t.existing(dir)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return record, err
@@ -152,7 +152,7 @@ func (t *taking) hold(ctx context.Context, rest []*member, do func() error) erro
 		return do()
 	}
 	m := rest[0]
-	_, err := withImage(ctx, t.plugin.devices.images, m.source.handle, func(from *os.File) (struct{}, error) {
+	_, err := withImage(ctx, t.mounts.devices.images, m.source.handle, func(from *os.File) (struct{}, error) {
 		m.from = from
 		return struct{}{}, t.holdOpen(ctx, m, func() error { return t.hold(ctx, rest[1:], do) })
 	})
@@ -160,7 +160,7 @@ func (t *taking) hold(ctx context.Context, rest []*member, do func() error) erro
 }
 
 func (t *taking) holdOpen(ctx context.Context, m *member, next func() error) error {
-	loops, entered := t.plugin.devices.loops, false
+	loops, entered := t.mounts.devices.loops, false
 	err := loops.WhileUnwritten(ctx, m.from, func() error {
 		entered = true
 		return next()
@@ -176,8 +176,7 @@ func (t *taking) holdOpen(ctx context.Context, m *member, next func() error) err
 
 // findUse finds out what a volume that is attached for writing is used by.
 func (t *taking) findUse(ctx context.Context, m *member) error {
-	p := t.plugin
-	device, err := p.devices.loops.FindFile(ctx, m.from)
+	device, err := t.mounts.devices.loops.FindFile(ctx, m.from)
 	if errors.Is(err, loop.ErrNotAttached) {
 		return fmt.Errorf("volume %q has just been detached: %w", m.source.handle, volume.ErrTransient)
 	}
@@ -185,7 +184,7 @@ func (t *taking) findUse(ctx context.Context, m *member) error {
 		return err
 	}
 	m.device = device
-	there, mounted, err := p.mounts.at(ctx, p.mounts.stagingPath(m.source.handle))
+	there, mounted, err := t.mounts.at(ctx, t.mounts.stagingPath(m.source.handle))
 	if err != nil {
 		return err
 	}
@@ -194,7 +193,7 @@ func (t *taking) findUse(ctx context.Context, m *member) error {
 		return nil
 	}
 	m.use = loose
-	opened, err := p.devices.loops.DeviceOpened(ctx, device.Path)
+	opened, err := t.mounts.devices.loops.DeviceOpened(ctx, device.Path)
 	if err == nil && (len(t.members) > 1 || !image.SharesInOneStep(m.from) || opened && !m.source.block) {
 		err = fmt.Errorf("volume %q is attached to %s for writing and not staged, so that its writers cannot be stopped: end the pods that use it: %w",
 			m.source.handle, device.Path, volume.ErrInUse)

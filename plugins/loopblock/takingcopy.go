@@ -31,10 +31,10 @@ func (t *taking) copyAll(ctx context.Context, dir *image.Dir) error {
 func (t *taking) copyFrozen(ctx context.Context, dir *image.Dir, members []*member) (err error) {
 	frozen, err := t.freeze(ctx, dir)
 	defer func() {
-		err = errors.Join(err, t.plugin.thawAll(dir, frozen))
+		err = errors.Join(err, t.freezes.thawAll(dir, frozen))
 		if errors.Is(err, freeze.ErrLimit) || errors.Is(err, ErrTimeout) {
 			err = fmt.Errorf("%w: allow more than %v (Options.FreezeLimit), keep the images on xfs or btrfs, or end the pods that use the volumes: %w: %w",
-				ErrTimeout, t.plugin.freezeLimit(), volume.ErrInUse, err)
+				ErrTimeout, t.freezes.limit, volume.ErrInUse, err)
 		}
 	}()
 	if err != nil {
@@ -88,7 +88,7 @@ func (t *taking) copy(ctx context.Context, m *member) error {
 		return err
 	}
 	return image.CopyData(ctx, m.to, m.from, func(done, size int64) {
-		if tell := t.plugin.options.Progress; tell != nil {
+		if tell := t.progress; tell != nil {
 			tell(CopyProgress{Volume: t.name, Source: m.source.handle, Done: done, Size: size})
 		}
 	})
