@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/internal/unixsocket"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -116,12 +117,6 @@ func (o Options) withDefaults() Options {
 func (o Options) hasController() bool { return o.Services != NodeOnly }
 func (o Options) hasNode() bool       { return o.Services != ControllerOnly }
 
-// privateSuffix ends the name of the directory in which the socket is made.
-const privateSuffix = ".new"
-
-// maxSocketPath is what sockaddr_un has room for, less what is added while the socket is made.
-const maxSocketPath = 107 - len(privateSuffix+"/s")
-
 func (o Options) check() error {
 	paths := []struct{ name, path string }{{"Socket", o.Socket}, {"StateDir", o.StateDir}}
 	if o.hasNode() {
@@ -133,8 +128,8 @@ func (o Options) check() error {
 		}
 	}
 	switch {
-	case len(o.Socket) > maxSocketPath:
-		return fmt.Errorf("the path %q is too long for a socket: give one of at most %d bytes: %w", o.Socket, maxSocketPath, volume.ErrInvalid)
+	case len(o.Socket) > unixsocket.MaxPath:
+		return fmt.Errorf("the path %q is too long for a socket: give one of at most %d bytes: %w", o.Socket, unixsocket.MaxPath, volume.ErrInvalid)
 	case o.SocketMode&^0o777 != 0 || o.SocketMode&0o002 != 0:
 		return fmt.Errorf("SocketMode %v: give permissions that do not let everybody write: %w", o.SocketMode, volume.ErrInvalid)
 	case o.RuntimeDir == o.StateDir:

@@ -4,23 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
-	"os"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
+	"github.com/volumekit/volumekit/internal/unixsocket"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // ErrSocketInUse says that another process answers at the path of the socket.
-var ErrSocketInUse = errors.New("another process serves the socket")
+var ErrSocketInUse = unixsocket.ErrInUse
 
 // Server serves one plugin. Make it with [New].
 type Server struct {
@@ -71,8 +67,11 @@ func (s *Server) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, records.close()) }()
-	listener, err := listen(ctx, s.options.Socket, s.options.SocketMode)
+	listener, err := unixsocket.Listen(ctx, s.options.Socket, s.options.SocketMode)
 	if err != nil {
+		if errors.Is(err, unixsocket.ErrUnsafe) {
+			err = fmt.Errorf("%w: %w", volume.ErrInvalid, err)
+		}
 		return err
 	}
 	s.logger.Info("serving", "driver", s.name, "socket", s.options.Socket, "can", plugin.can.String())
@@ -106,7 +105,7 @@ func (s *Server) services(plugin *resolved, records *records) *grpc.Server {
 	return server
 }
 
-func (s *Server) serve(ctx context.Context, listener *socket, server *grpc.Server) error {
+func (s *Server) serve(ctx context.Context, listener *unixsocket.Listener, server *grpc.Server) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }() // ends with Stop or GracefulStop
 	select {
@@ -119,7 +118,7 @@ func (s *Server) serve(ctx context.Context, listener *socket, server *grpc.Serve
 	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // It was stopped before it began.
 		err = errors.Join(err, served)
 	}
-	return errors.Join(err, listener.remove())
+	return errors.Join(err, listener.Remove())
 }
 
 // stop waits for the calls that are under way, then cancels them.
@@ -154,99 +153,4 @@ func waitFor(done <-chan struct{}, limit time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-// socket is a listener whose socket is removed by its owner, and by nobody else.
-type socket struct {
-	*net.UnixListener
-	path string
-	made fs.FileInfo
-}
-
-// listen makes a socket that has its permissions before anybody can connect, in the place of one that a killed process has left.
-func listen(ctx context.Context, path string, mode fs.FileMode) (*socket, error) {
-	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("directory of the socket: %w", err)
-	}
-	if err := checkFree(ctx, path); err != nil {
-		return nil, err
-	}
-	early, err := privateDir(path)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(early, "s"), Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	listener.SetUnlinkOnClose(false)
-	made, err := publish(filepath.Join(early, "s"), path, mode)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", errors.Join(err, listener.Close()))
-	}
-	return &socket{UnixListener: listener, path: path, made: made}, os.Remove(early)
-}
-
-// privateDir makes an empty directory beside the socket that nobody else can look into. A killed process may have left one.
-func privateDir(path string) (string, error) {
-	dir := path + privateSuffix
-	if err := os.Remove(filepath.Join(dir, "s")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	return dir, os.Mkdir(dir, 0o700)
-}
-
-// publish gives the socket its permissions and its name.
-func publish(early, path string, mode fs.FileMode) (fs.FileInfo, error) {
-	if err := os.Chmod(early, mode); err != nil {
-		return nil, err
-	}
-	made, err := os.Lstat(early)
-	if err != nil {
-		return nil, err
-	}
-	return made, os.Rename(early, path)
-}
-
-// checkFree refuses a directory in which others can put a socket of their own, a path at which there is something else, and a
-// socket at which somebody answers.
-func checkFree(ctx context.Context, path string) error {
-	dir, err := os.Stat(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("directory of the socket: %w", err)
-	}
-	owner, known := dir.Sys().(*syscall.Stat_t)
-	if dir.Mode()&0o022 != 0 || !known || (owner.Uid != 0 && int(owner.Uid) != os.Geteuid()) {
-		return fmt.Errorf("others can write to the directory of the socket %q: give it mode 0755 or less, and to root or this user: %w",
-			path, volume.ErrInvalid)
-	}
-	there, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case there.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%q is there and no socket: remove it if you know what it is: %w", path, volume.ErrInvalid)
-	}
-	var dialer net.Dialer
-	if connection, err := dialer.DialContext(ctx, "unix", path); err == nil {
-		return errors.Join(fmt.Errorf("%q: %w", path, ErrSocketInUse), connection.Close())
-	}
-	return nil // a process that is gone has left it
-}
-
-// remove removes the socket, unless another server has replaced it.
-func (s *socket) remove() error {
-	there, err := os.Lstat(s.path)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && !os.SameFile(there, s.made)) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return os.Remove(s.path)
 }
