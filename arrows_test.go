@@ -55,6 +55,8 @@ var arrows = map[string][]string{
 	"controller/attachdetach":     {"volume", "operationexecutor", "internal/cluster", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"bridge/inspect":              {"volume", "operationexecutor", "volumemanager", "controller/attachdetach", "controller/persistentvolume"},
+	"bridge/docker/dockerserver":  {"volume", "mount", "mount/loop", "volumemanager", "store", "bridge/docker/internal/protocol", "internal/abandonable", "internal/outcome", "internal/record", "internal/unixsocket"},
+	"bridge/docker/internal/...":  nil,
 	"examples/...":                {"..."},
 
 	pv + "match":     {"controller/internal/...", "volume", "store", "internal/ordered"},

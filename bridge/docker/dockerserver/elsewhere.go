@@ -1,0 +1,72 @@
+package dockerserver
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// mountLine is one line of a mountinfo: the number of the mount, which no other mount has in any namespace, what is mounted (the
+// device, and the directory in it), and where.
+type mountLine struct{ id, what, at string }
+
+// unusedElsewhere reports whether a process in another mount namespace, as a container is, has what is mounted at path. The error
+// matches volume.ErrInUse if one has it. If the mounts of a process cannot be read, nothing is known, which is an error too. Of a path
+// at which nothing is mounted there is no other mount to find.
+func unusedElsewhere(path string) error {
+	table, err := mountsOf("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	wanted, ours := "", map[string]bool{}
+	for _, m := range table {
+		ours[m.id] = true
+		if m.at == path {
+			wanted = m.what // the uppermost comes last
+		}
+	}
+	if wanted == "" {
+		return nil
+	}
+	tables, err := filepath.Glob("/proc/[0-9]*/mountinfo")
+	if err != nil {
+		return err
+	}
+	for _, name := range tables {
+		table, err := mountsOf(name)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EINVAL) {
+			continue // the process has ended; a zombie has no mounts
+		}
+		if err != nil {
+			return fmt.Errorf("the mounts of a process cannot be seen: %w", err)
+		}
+		for _, m := range table {
+			if m.what == wanted && !ours[m.id] {
+				return fmt.Errorf("process %s has it mounted: end it first: %w", filepath.Base(filepath.Dir(name)), volume.ErrInUse)
+			}
+		}
+	}
+	return nil
+}
+
+func mountsOf(mountinfo string) (table []mountLine, err error) {
+	file, err := os.Open(mountinfo) //nolint:gosec // a file of /proc
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 {
+			table = append(table, mountLine{id: fields[0], what: fields[2] + " " + fields[3], at: fields[4]})
+		}
+	}
+	return table, lines.Err()
+}

@@ -1,0 +1,9 @@
+package dockerserver_test
+
+import (
+	"testing"
+
+	"github.com/volumekit/volumekit/mount/mounttest"
+)
+
+func TestMain(m *testing.M) { mounttest.Main(m) }
