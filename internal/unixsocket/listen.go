@@ -36,11 +36,11 @@ type Listener struct {
 	made fs.FileInfo
 }
 
-// Listen listens at an absolute path. It makes the directory of the socket if that is missing. The directory must belong to this
+// Listen listens at an absolute path. It makes the directory of the socket, and those above it, if they are missing. The directory must belong to this
 // user or root, and others must not be able to write to it; otherwise the error matches [ErrUnsafe]. While another process answers
 // there, the error matches [ErrInUse].
 func Listen(ctx context.Context, path string, mode fs.FileMode) (*Listener, error) {
-	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // others may connect, if the socket lets them
 		return nil, fmt.Errorf("directory of the socket: %w", err)
 	}
 	if err := checkFree(ctx, path); err != nil {
