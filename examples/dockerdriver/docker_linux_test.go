@@ -129,7 +129,9 @@ func (h *host) importImage() {
 	require.NoError(h.t, w.WriteHeader(&tar.Header{Name: "bin/busybox", Mode: 0o755, Size: int64(len(program))}))
 	_, err = w.Write(program)
 	require.NoError(h.t, err)
-	require.NoError(h.t, w.WriteHeader(&tar.Header{Name: "bin/sh", Typeflag: tar.TypeSymlink, Linkname: "busybox"}))
+	for _, applet := range []string{"sh", "cat", "sleep"} {
+		require.NoError(h.t, w.WriteHeader(&tar.Header{Name: "bin/" + applet, Typeflag: tar.TypeSymlink, Linkname: "busybox"}))
+	}
 	require.NoError(h.t, w.Close())
 	out, err := h.try(&archive, "import", "-", image)
 	require.NoError(h.t, err, out)

@@ -30,8 +30,10 @@ type node struct {
 	objects *store.Memory
 }
 
+func newObjects() *store.Memory { return store.NewMemory(store.MemoryOptions{}) }
+
 func newNode(plugins *volume.VolumePluginMgr, o Options, runtimeDir, stateDir string) (*node, error) {
-	objects := store.NewMemory(store.MemoryOptions{})
+	objects := newObjects()
 	manager, err := volumemanager.New(plugins, volumemanager.Options{
 		Store: objects, Mounter: o.Mounter, DeviceUse: loop.DeviceUse{}, Logger: o.Logger,
 		RuntimeDir: runtimeDir, StateDir: stateDir,

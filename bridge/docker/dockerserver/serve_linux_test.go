@@ -46,7 +46,7 @@ type listed struct {
 	Status                      map[string]any
 }
 
-func optionsIn(t *testing.T) dockerserver.Options {
+func optionsIn(t testing.TB) dockerserver.Options {
 	t.Helper()
 	dir := t.TempDir()
 	sockets, err := os.MkdirTemp("", "s") // the path of a socket must be short
@@ -60,7 +60,7 @@ func optionsIn(t *testing.T) dockerserver.Options {
 }
 
 // serve runs a server until the test ends, or its stop is called.
-func serve(t *testing.T, plugin volume.VolumePlugin, options dockerserver.Options) *driver {
+func serve(t testing.TB, plugin volume.VolumePlugin, options dockerserver.Options) *driver {
 	t.Helper()
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -130,14 +130,14 @@ func (d *driver) try(ctx context.Context, call string, request any) (a answer, e
 	return a, nil
 }
 
-func (d *driver) call(t *testing.T, call string, request any) answer {
+func (d *driver) call(t testing.TB, call string, request any) answer {
 	t.Helper()
 	a, err := d.try(t.Context(), call, request)
 	require.NoError(t, err)
 	return a
 }
 
-func (d *driver) refused(t *testing.T, call string, request any, says string) {
+func (d *driver) refused(t testing.TB, call string, request any, says string) {
 	t.Helper()
 	_, err := d.try(t.Context(), call, request)
 	require.ErrorContains(t, err, says)
@@ -145,22 +145,22 @@ func (d *driver) refused(t *testing.T, call string, request any, says string) {
 
 type args map[string]any
 
-func (d *driver) create(t *testing.T, name string, options map[string]string) {
+func (d *driver) create(t testing.TB, name string, options map[string]string) {
 	t.Helper()
 	d.call(t, "VolumeDriver.Create", args{"Name": name, "Opts": options})
 }
 
-func (d *driver) mount(t *testing.T, name, id string) string {
+func (d *driver) mount(t testing.TB, name, id string) string {
 	t.Helper()
 	return d.call(t, "VolumeDriver.Mount", args{"Name": name, "ID": id}).Mountpoint
 }
 
-func (d *driver) unmount(t *testing.T, name, id string) {
+func (d *driver) unmount(t testing.TB, name, id string) {
 	t.Helper()
 	d.call(t, "VolumeDriver.Unmount", args{"Name": name, "ID": id})
 }
 
-func (d *driver) remove(t *testing.T, name string) {
+func (d *driver) remove(t testing.TB, name string) {
 	t.Helper()
 	d.call(t, "VolumeDriver.Remove", args{"Name": name})
 }

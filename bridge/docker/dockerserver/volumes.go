@@ -249,7 +249,7 @@ func (s *volumes) endUses(v volumeRecord) error {
 	if err := unusedElsewhere(u.Path); err != nil {
 		return fmt.Errorf("volume %s has %d uses on record: %w", volume.Quote(v.Name), len(u.IDs), err)
 	}
-	s.logger.Warn("uses of a volume that is removed are forgotten", "volume", v.Name, "uses", len(u.IDs))
+	s.logger.Warn("uses of a volume that is removed are forgotten", "volume", v.Name, "use", u.IDs)
 	return s.records.uses.remove(v.Name)
 }
 
