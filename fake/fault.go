@@ -42,6 +42,7 @@ const (
 	MethodExpandVolume    Method = "ExpandVolumeDevice"
 	MethodNodeExpand      Method = "NodeExpand"
 	MethodModifyVolume    Method = "ModifyVolume"
+	MethodGetCapacity     Method = "GetCapacity"
 	MethodGetVolumeLimits Method = "GetVolumeLimits"
 	MethodSetUpDevice     Method = "SetUpDevice"
 	MethodMapPodDevice    Method = "MapPodDevice"

@@ -43,6 +43,9 @@ type PluginOptions struct {
 	IgnoreFencing bool
 	// MaxSize is the largest volume, in bytes, that can be provisioned or grown to; 0 means no limit.
 	MaxSize int64
+	// Capacity is how many bytes all volumes can have together, in the segment of each call alike; 0 means that there is no
+	// limit, and GetCapacity does not know how much is available. Provision makes no more than that.
+	Capacity int64
 	// Remount makes the plugin ask for a new SetUp whenever a pod is updated.
 	Remount bool
 	// Reuse makes the plugin say that a volume that a restart finds mounted needs no SetUp. Remount overrides it.
@@ -73,6 +76,7 @@ var (
 	_ volume.CloneableVolumePlugin          = (*Plugin)(nil)
 	_ volume.SnapshotLister                 = (*Plugin)(nil)
 	_ volume.GroupSnapshottableVolumePlugin = (*Plugin)(nil)
+	_ volume.VolumePluginWithCapacity       = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin         = (*Plugin)(nil)
 	_ volume.ExpandableVolumePlugin         = (*Plugin)(nil)
 	_ volume.NodeExpandableVolumePlugin     = (*Plugin)(nil)

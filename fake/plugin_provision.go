@@ -24,11 +24,8 @@ func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 	if err := p.checkSource(options); err != nil {
 		return nil, err
 	}
-	for key := range options.Parameters {
-		if key != volume.VolumeParameterFSType {
-			return nil, fmt.Errorf("plugin %q: parameter %q is not known: remove it from the class: %w",
-				p.options.Name, key, volume.ErrInvalid)
-		}
+	if err := p.checkParameters(options.Parameters); err != nil {
+		return nil, fmt.Errorf("plugin %q: %w", p.options.Name, err)
 	}
 	if err := checkAttributes(options.MutableParameters); err != nil {
 		return nil, fmt.Errorf("plugin %q: volume %q: %w", p.options.Name, options.PVName, err)
@@ -87,6 +84,9 @@ func (p *provisioner) Provision(
 	size := p.options.PVC.Spec.Resources.Requests[v1.ResourceStorage]
 	err := p.plugin.log.run(ctx, Call{Method: MethodProvision, Volume: p.options.PVName}, func() error {
 		if err := p.plugin.checkSize(size.Value()); err != nil {
+			return err
+		}
+		if err := p.plugin.checkRoom(p.options.PVName, size.Value()); err != nil {
 			return err
 		}
 		if err := p.make(ctx, &size); err != nil {

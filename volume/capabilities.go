@@ -28,6 +28,7 @@ const (
 	CapSnapshot                               // SnapshottableVolumePlugin
 	CapListSnapshots                          // SnapshotLister
 	CapGroupSnapshot                          // GroupSnapshottableVolumePlugin
+	CapCapacity                               // VolumePluginWithCapacity
 
 	// AllCapabilities is the set of all of them.
 	AllCapabilities Capabilities = 1<<iota - 1
@@ -39,6 +40,7 @@ var capabilityNames = [...]string{
 	"attach-limits", "block", "remount", "mount-options", "selinux", "reconstruct", "bulk-verify",
 	"clone", "reuse", "modify",
 	"snapshot", "list-snapshots", "group-snapshot",
+	"capacity",
 }
 
 // Has reports whether all of want are in the set.
@@ -72,7 +74,7 @@ func CapabilitiesOf(plugin VolumePlugin) Capabilities {
 		c &^= CapAttach
 	}
 	if !c.Has(CapProvision) {
-		c &^= CapClone | CapSnapshot
+		c &^= CapClone | CapSnapshot | CapCapacity
 	}
 	if !c.Has(CapSnapshot) {
 		c &^= CapListSnapshots | CapGroupSnapshot
@@ -107,6 +109,7 @@ func typeCapabilities(plugin VolumePlugin) Capabilities {
 	add(implements[SnapshottableVolumePlugin](plugin), CapSnapshot)
 	add(implements[SnapshotLister](plugin), CapListSnapshots)
 	add(implements[GroupSnapshottableVolumePlugin](plugin), CapGroupSnapshot)
+	add(implements[VolumePluginWithCapacity](plugin), CapCapacity)
 	return c
 }
 

@@ -16,8 +16,8 @@ func TestCapabilitiesOf(t *testing.T) {
 	assert.Equal(t, CapDelete|CapProvision, CapabilitiesOf(narrowed))
 	narrowed.capabilities = CapAttach
 	assert.Zero(t, CapabilitiesOf(narrowed), "attaching needs staging")
-	narrowed.capabilities = CapSnapshot | CapListSnapshots | CapGroupSnapshot | CapClone
-	assert.Zero(t, CapabilitiesOf(narrowed), "copies and snapshots need provisioning")
+	narrowed.capabilities = CapSnapshot | CapListSnapshots | CapGroupSnapshot | CapClone | CapCapacity
+	assert.Zero(t, CapabilitiesOf(narrowed), "copies, snapshots and capacity need provisioning")
 	narrowed.capabilities = CapProvision | CapListSnapshots | CapGroupSnapshot
 	assert.Equal(t, CapProvision, CapabilitiesOf(narrowed), "groups and lists need snapshots")
 }

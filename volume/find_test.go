@@ -194,6 +194,7 @@ func finders() []finder {
 			name1((*VolumePluginMgr).FindSnapshottablePluginByName)},
 		{"snapshot lister", CapListSnapshots, nil, name1((*VolumePluginMgr).FindSnapshotListerByName)},
 		{"group snapshottable", CapGroupSnapshot, nil, name1((*VolumePluginMgr).FindGroupSnapshottablePluginByName)},
+		{"capacity", CapCapacity, nil, name1((*VolumePluginMgr).FindCapacityPluginByName)},
 		{"deletable", CapDelete, spec1((*VolumePluginMgr).FindDeletablePluginBySpec),
 			name1((*VolumePluginMgr).FindDeletablePluginByName)},
 		{"attachable", CapAttach, spec1((*VolumePluginMgr).FindAttachablePluginBySpec),

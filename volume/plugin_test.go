@@ -119,6 +119,9 @@ func (p *able) GetGroupSnapshot(context.Context, string, []string) (GroupSnapsho
 	return GroupSnapshot{}, nil
 }
 func (p *able) DeleteGroupSnapshot(context.Context, string, []string) error { return nil }
+func (p *able) GetCapacity(context.Context, CapacityOptions) (Capacity, error) {
+	return Capacity{}, nil
+}
 
 func servesHostPath(spec *Spec) bool { return spec.Volume != nil && spec.Volume.HostPath != nil }
 

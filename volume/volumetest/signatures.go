@@ -23,6 +23,7 @@ var optional = []reflect.Type{
 	reflect.TypeFor[volume.SpecKindDeclarer](), reflect.TypeFor[volume.PublicKeyDeclarer](),
 	reflect.TypeFor[volume.CapabilityLimiter](), reflect.TypeFor[volume.SnapshottableVolumePlugin](),
 	reflect.TypeFor[volume.SnapshotLister](), reflect.TypeFor[volume.GroupSnapshottableVolumePlugin](),
+	reflect.TypeFor[volume.VolumePluginWithCapacity](),
 }
 
 // wrongSignatures names the methods of a plugin that have the name of one of an interface, and another signature, so that the
