@@ -102,7 +102,7 @@ func groups() [][]Case {
 	return [][]Case{
 		identityCases(), mountCases(), unmountCases(), readOnlyCases(), ownershipCases(), secretCases(),
 		attachCases(), stageCases(), blockCases(),
-		provisionCases(), expandCases(), modifyCases(), deleteCases(), recycleCases(), snapshotCases(),
+		provisionCases(), expandCases(), modifyCases(), deleteCases(), recycleCases(), snapshotCases(), capacityCases(),
 		metricsCases(), reconstructCases(), contextCases(), leakCases(),
 	}
 }

@@ -66,6 +66,9 @@ type Config struct {
 	// storage sees them, and not as the plugin says. More than the suite has set is not looked at. Nil means that nobody can see
 	// them: the cases then only look at errors and content.
 	Attributes func(t testing.TB, spec *volume.Spec) map[string]string
+	// OwnCapacity says that nothing but the plugin changes what GetCapacity says is available, as on a filesystem that nobody
+	// else writes to. By default the suite does not compare two answers.
+	OwnCapacity bool
 
 	// patience stands in for leakPatience in tests of the suite that expect a leak; zero means leakPatience.
 	patience time.Duration

@@ -55,6 +55,7 @@ type mutant struct {
 	cutRecycling bool
 	cutExpansion bool // likewise
 	snapshots    snapshotHooks
+	room         func(context.Context, volume.CapacityOptions) (volume.Capacity, error)
 }
 
 // cutShort does not get over a call whose context ended.
@@ -506,6 +507,7 @@ func defects() map[string]func(m *mutant) {
 	}
 	always := fake.Fault{Times: -1}
 	all := snapshotDefects()
+	maps.Copy(all, capacityDefects())
 	maps.Copy(all, map[string]func(m *mutant){
 		"I1": func(m *mutant) {
 			suffix := "x" + nextID()
@@ -907,7 +909,7 @@ func mutantConfig(arrange func(*mutant)) Config {
 	backend := fake.NewBackend()
 	return Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
-			m := &mutant{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: world, Backend: backend, Reuse: true}), world: world}
+			m := &mutant{Plugin: fake.NewPlugin(fake.PluginOptions{Mounter: world, Backend: backend, Reuse: true, Capacity: fakeCapacity}), world: world}
 			if arrange != nil {
 				arrange(m)
 			}
@@ -916,9 +918,12 @@ func mutantConfig(arrange func(*mutant)) Config {
 		NewSpec: func(t testing.TB) *volume.Spec { return withDevice(t, world, fakeSpec(t)) },
 		World:   world, RootDir: "/node", Shared: true, Lifetime: LifetimeOfStaging,
 		patience:          shortPatience,
-		MutableParameters: fakeAttributes(), Attributes: attributesIn(backend),
+		MutableParameters: fakeAttributes(), Attributes: attributesIn(backend), OwnCapacity: true,
 	}
 }
+
+// fakeCapacity is what all volumes of a mutant can have together.
+const fakeCapacity = 1 << 50
 
 // shortPatience is enough where a leak is expected: what is left is there for good.
 const shortPatience = 200 * time.Millisecond
