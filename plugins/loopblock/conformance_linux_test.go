@@ -29,7 +29,8 @@ func TestConformance(t *testing.T) {
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapAttach |
 			volume.CapDeviceMount | volume.CapMountOptions | volume.CapReconstruct | volume.CapBlock |
 			volume.CapExpand | volume.CapNodeExpand | volume.CapClone | volume.CapModify |
-			volume.CapSnapshot | volume.CapListSnapshots | volume.CapGroupSnapshot,
+			volume.CapSnapshot | volume.CapListSnapshots | volume.CapGroupSnapshot |
+			volume.CapCapacity,
 	})
 }
 

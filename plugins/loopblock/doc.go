@@ -67,6 +67,11 @@
 // next staging, by resize2fs. If that fails, as on a full disk, the volume is used with its old size. Its PersistentVolume gets
 // an event ([EventFilesystemNotGrown]), and the next staging tries again.
 //
+// # Capacity
+//
+// GetCapacity says how much can still be made: what the filesystem of BaseDir has free, less what existing images may still
+// write. A sparse image is made even if there is less. The segment of a node is its name under the label kubernetes.io/hostname.
+//
 // # Attributes
 //
 // A VolumeAttributesClass with the driverName loop-block.volumekit.io has the parameters "directIO" (the loop device bypasses the
@@ -129,6 +134,7 @@
 //	block.go        or the pod gets the device
 //	expand.go       image, device and filesystem become larger; grow.go: the filesystem
 //	attributes.go   what a VolumeAttributesClass makes of the device; turns.go: one call at a time
+//	capacity.go     how much can still be made
 //	reconstruct.go  which volume it is that is mounted there
 //	delete.go       the image goes
 package loopblock

@@ -88,6 +88,7 @@ var (
 	_ volume.NodeExpandableVolumePlugin     = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin        = (*Plugin)(nil)
 	_ volume.VolumePluginWithAttachLimits   = (*Plugin)(nil)
+	_ volume.VolumePluginWithCapacity       = (*Plugin)(nil)
 	_ volume.MountingVolumePlugin           = (*Plugin)(nil)
 	_ volume.ReconstructableVolumePlugin    = (*Plugin)(nil)
 	_ volume.Explainer                      = (*Plugin)(nil)
