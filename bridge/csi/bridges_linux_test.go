@@ -160,7 +160,7 @@ func TestLoopBlockBehindBothBridges(t *testing.T) {
 		Lifetime:  volumetest.LifetimeOfStorage,
 		Require: volume.CapPersistent | volume.CapProvision | volume.CapDelete | volume.CapDeviceMount | volume.CapBlock |
 			volume.CapExpand | volume.CapNodeExpand | volume.CapClone | volume.CapModify |
-			volume.CapSnapshot | volume.CapListSnapshots | volume.CapGroupSnapshot,
+			volume.CapSnapshot | volume.CapListSnapshots | volume.CapGroupSnapshot | volume.CapCapacity,
 		MutableParameters: [2]map[string]string{
 			{loopblock.ParameterDirectIO: "true", loopblock.ParameterReadAhead: "1Mi"},
 			{loopblock.ParameterDirectIO: "false", loopblock.ParameterReadAhead: "64Ki"},
@@ -194,7 +194,7 @@ func TestSanityThroughBothBridges(t *testing.T) {
 			})
 			stop()
 			require.NoError(t, <-ended)
-			assert.Equal(t, 94, result.Passed)
+			assert.Equal(t, 95, result.Passed)
 		})
 	}
 }

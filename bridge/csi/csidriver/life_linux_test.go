@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -300,10 +301,46 @@ func TestStatisticsAndHealth(t *testing.T) {
 	}, conditions)
 	n.expectGone()
 
-	room, err := n.plugin.Capacity(t.Context(), map[string]string{fakedriver.Parameter: "blue", "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}"}, nil)
+}
+
+// What a driver says of its capacity is passed on, unknown told apart from zero.
+func TestCapacityOfADriver(t *testing.T) {
+	n := newNode(t, inZones(), nil)
+	require.True(t, n.plugin.Capabilities().Has(volume.CapCapacity))
+	options := volume.CapacityOptions{
+		Parameters: map[string]string{fakedriver.Parameter: "blue", "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}"},
+		Segment:    map[string]string{"zone": "a"},
+	}
+	capacity, err := n.plugin.GetCapacity(t.Context(), options)
 	require.NoError(t, err)
-	assert.EqualValues(t, 1<<40, room)
-	assert.Equal(t, map[string]string{fakedriver.Parameter: "blue"}, n.Last("GetCapacity").(*csi.GetCapacityRequest).GetParameters())
+	assert.EqualValues(t, 1<<40, capacity.Available.Value())
+	assert.Nil(t, capacity.MaximumVolumeSize)
+	assert.Nil(t, capacity.MinimumVolumeSize)
+	request := n.Last("GetCapacity").(*csi.GetCapacityRequest)
+	assert.Equal(t, map[string]string{fakedriver.Parameter: "blue"}, request.GetParameters())
+	assert.Equal(t, options.Segment, request.GetAccessibleTopology().GetSegments())
+
+	says := func(change func(*csi.GetCapacityResponse)) {
+		n.Plan("GetCapacity", fakedriver.Fault{Change: func(answer proto.Message) { change(answer.(*csi.GetCapacityResponse)) }})
+		capacity, err = n.plugin.GetCapacity(t.Context(), volume.CapacityOptions{})
+	}
+	says(func(r *csi.GetCapacityResponse) {
+		r.AvailableCapacity, r.MaximumVolumeSize, r.MinimumVolumeSize = 0, wrapperspb.Int64(0), wrapperspb.Int64(7)
+	})
+	require.NoError(t, err)
+	assert.Nil(t, n.Last("GetCapacity").(*csi.GetCapacityRequest).GetAccessibleTopology())
+	assert.Zero(t, capacity.Available.Value())
+	require.NotNil(t, capacity.MaximumVolumeSize, "zero is not unknown")
+	assert.Zero(t, capacity.MaximumVolumeSize.Value())
+	assert.EqualValues(t, 7, capacity.MinimumVolumeSize.Value())
+	says(func(r *csi.GetCapacityResponse) { r.AvailableCapacity = -1 })
+	require.ErrorIs(t, err, volume.ErrInvalid)
+	says(func(r *csi.GetCapacityResponse) { r.MaximumVolumeSize = wrapperspb.Int64(-1) })
+	require.ErrorIs(t, err, volume.ErrInvalid)
+
+	plain := newNode(t, fakedriver.Options{}, nil)
+	_, err = plain.plugin.GetCapacity(t.Context(), options)
+	require.ErrorIs(t, err, volume.ErrUnsupported, "a driver without topologies has no segments")
 }
 
 // What a driver says of its node is found in the store by a plugin elsewhere.

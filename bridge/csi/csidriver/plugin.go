@@ -70,6 +70,7 @@ var (
 	_ volume.ModifiableVolumePlugin         = (*Plugin)(nil)
 	_ volume.SnapshotLister                 = (*Plugin)(nil)
 	_ volume.GroupSnapshottableVolumePlugin = (*Plugin)(nil)
+	_ volume.VolumePluginWithCapacity       = (*Plugin)(nil)
 	_ volume.DeletableVolumePlugin          = (*Plugin)(nil)
 	_ volume.AttachableVolumePlugin         = (*Plugin)(nil)
 	_ volume.BulkVolumeVerifier             = (*Plugin)(nil)
@@ -180,6 +181,7 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	add(f.controller[csi.ControllerServiceCapability_RPC_EXPAND_VOLUME] || f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapExpand)
 	add(f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapNodeExpand)
 	add(f.controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME], volume.CapModify)
+	add(f.controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY], volume.CapCapacity)
 	return c
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -108,32 +109,45 @@ func healthOf(status csi.VolumeHealthErrorType) volume.HealthStatus {
 	}
 }
 
-// Capacity returns how many bytes new volumes of a class can have on a node's topology, by GetCapacity; nil says that it does not matter
-// where. A driver that does not say is an error that matches [volume.ErrUnsupported].
-func (p *Plugin) Capacity(ctx context.Context, parameters, topology map[string]string) (int64, error) {
+// GetCapacity implements [volume.VolumePluginWithCapacity]. The driver gets the segment as the topology from which the volumes are to
+// be reached; it must have topologies where there is one.
+func (p *Plugin) GetCapacity(ctx context.Context, options volume.CapacityOptions) (volume.Capacity, error) {
 	s, err := p.link.session(ctx)
 	if err != nil {
-		return 0, err
+		return volume.Capacity{}, err
 	}
-	if !s.facts.controller[csi.ControllerServiceCapability_RPC_GET_CAPACITY] {
-		return 0, fmt.Errorf("driver %q: capacity: %w", s.facts.name, volume.ErrUnsupported)
-	}
-	own, _, _, err := splitParameters(volume.VolumeOptions{Parameters: withoutSecrets(parameters)})
+	own, _, _, err := splitParameters(volume.VolumeOptions{Parameters: withoutSecrets(options.Parameters)})
 	if err != nil {
-		return 0, err
+		return volume.Capacity{}, err
 	}
 	request := &csi.GetCapacityRequest{Parameters: own}
-	if topology != nil {
-		request.AccessibleTopology = &csi.Topology{Segments: topology}
+	if len(options.Segment) > 0 {
+		if !s.facts.services[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS] {
+			return volume.Capacity{}, fmt.Errorf("driver %q: capacity of a segment, and the driver has no topology: %w", s.facts.name, volume.ErrUnsupported)
+		}
+		request.AccessibleTopology = &csi.Topology{Segments: options.Segment}
 	}
 	answer, err := call(ctx, s, "GetCapacity", csi.NewControllerClient(s.conn).GetCapacity, request)
 	if err != nil {
-		return 0, err
+		return volume.Capacity{}, err
 	}
-	if answer.GetAvailableCapacity() < 0 {
-		return 0, fmt.Errorf("driver %q: GetCapacity: %d bytes: %w", s.facts.name, answer.GetAvailableCapacity(), volume.ErrInvalid)
+	return capacityOf(s.facts.name, answer)
+}
+
+// capacityOf returns what a driver has answered. Where the specification has no value, it is unknown.
+func capacityOf(driver string, answer *csi.GetCapacityResponse) (volume.Capacity, error) {
+	sizes := []int64{answer.GetAvailableCapacity(), answer.GetMaximumVolumeSize().GetValue(), answer.GetMinimumVolumeSize().GetValue()}
+	if slices.Min(sizes) < 0 {
+		return volume.Capacity{}, fmt.Errorf("driver %q: GetCapacity: a negative size in %v: %w", driver, sizes, volume.ErrInvalid)
 	}
-	return answer.GetAvailableCapacity(), nil
+	capacity := volume.Capacity{Available: resource.NewQuantity(sizes[0], resource.BinarySI)}
+	if answer.GetMaximumVolumeSize() != nil {
+		capacity.MaximumVolumeSize = resource.NewQuantity(sizes[1], resource.BinarySI)
+	}
+	if answer.GetMinimumVolumeSize() != nil {
+		capacity.MinimumVolumeSize = resource.NewQuantity(sizes[2], resource.BinarySI)
+	}
+	return capacity, nil
 }
 
 // withoutSecrets leaves out the references to secrets, whose templates need a claim, and which GetCapacity does not get.

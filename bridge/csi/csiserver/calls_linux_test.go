@@ -25,6 +25,8 @@ import (
 	"github.com/volumekit/volumekit/bridge/csi/csiserver"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -364,6 +366,40 @@ func TestVolumesOfThisNodeAreRefusedElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, made.GetVolume().GetAccessibleTopology(), 1)
 	assert.Equal(t, options.Topology, made.GetVolume().GetAccessibleTopology()[0].GetSegments())
+}
+
+// What a plugin can still make is answered for this node, for what it can serve, and never as zero where it is not known.
+func TestCapacityOfAPlugin(t *testing.T) {
+	mounttest.RequireRoot(t)
+	options := optionsIn(t.TempDir())
+	options.Topology = map[string]string{"topology.example.com/node": "node-1"}
+	c := serve(t, loopblock.New(loopblock.Options{}), options)
+	place := func(node string) *csi.Topology {
+		return &csi.Topology{Segments: map[string]string{"topology.example.com/node": node}}
+	}
+	here, err := c.control.GetCapacity(t.Context(), &csi.GetCapacityRequest{
+		AccessibleTopology: place("node-1"), Parameters: map[string]string{"fstype": "xfs", "csi.storage.k8s.io/pv/name": "x"},
+	})
+	require.NoError(t, err)
+	assert.Positive(t, here.GetAvailableCapacity())
+	assert.Equal(t, 300*mebibyte, here.GetMinimumVolumeSize().GetValue())
+	for name, request := range map[string]*csi.GetCapacityRequest{
+		"another node": {AccessibleTopology: place("node-2")},
+		"an access mode that no volume has": {VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+		}}},
+	} {
+		none, err := c.control.GetCapacity(t.Context(), request)
+		require.NoError(t, err, name)
+		assert.Zero(t, none.GetAvailableCapacity(), name)
+	}
+	_, err = c.control.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"x": "y"}})
+	codeIs(t, codes.InvalidArgument, err)
+
+	unknown, _ := faked(t, optionsIn(t.TempDir()))
+	_, err = unknown.control.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	codeIs(t, codes.Unavailable, err)
 }
 
 // stopper cancels when a server says that it serves, which it does before it begins.

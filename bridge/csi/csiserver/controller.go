@@ -53,6 +53,7 @@ func (c *controller) ControllerGetCapabilities(
 	add(c.attachesByController() && c.makes(), csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
 	add(c.can.Has(volume.CapExpand), csi.ControllerServiceCapability_RPC_EXPAND_VOLUME)
 	add(c.makes() && c.can.Has(volume.CapModify), csi.ControllerServiceCapability_RPC_MODIFY_VOLUME)
+	add(c.makes() && c.can.Has(volume.CapCapacity), csi.ControllerServiceCapability_RPC_GET_CAPACITY)
 	add(true, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 	return &csi.ControllerGetCapabilitiesResponse{Capabilities: all}, nil
 }

@@ -61,6 +61,5 @@
 //
 // # What is not served
 //
-// Health; inline ephemeral volumes; the topology of snapshots. GetCapacity is not served either: no interface of a plugin tells how
-// much room there is. docs/csi.md says more.
+// Health; inline ephemeral volumes; the topology of snapshots. docs/csi.md says more.
 package csiserver

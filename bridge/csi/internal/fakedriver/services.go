@@ -214,7 +214,12 @@ func (d *Driver) ControllerGetVolume(_ context.Context, r *csi.ControllerGetVolu
 }
 
 // GetCapacity implements csi.ControllerServer.
-func (d *Driver) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+func (d *Driver) GetCapacity(_ context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	for key := range r.GetParameters() {
+		if key != Parameter {
+			return nil, status.Errorf(codes.InvalidArgument, "parameter %q is not known", key)
+		}
+	}
 	return &csi.GetCapacityResponse{AvailableCapacity: 1 << 40}, nil
 }
 

@@ -1,0 +1,66 @@
+package csiserver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/volumekit/volumekit/volume"
+)
+
+// GetCapacity says how much the plugin can still make. It is zero for a topology that this node is not in, and for capabilities that
+// no volume of the plugin has.
+func (c *controller) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	plugin, ok := c.plugin.(volume.VolumePluginWithCapacity)
+	if !ok || !c.can.Has(volume.CapCapacity) {
+		return nil, unimplemented("GetCapacity")
+	}
+	fits, err := c.servesAll(r.GetVolumeCapabilities())
+	if err != nil {
+		return nil, err
+	}
+	if !fits || len(c.options.Topology) > 0 && r.GetAccessibleTopology() != nil && !c.isHere(r.GetAccessibleTopology()) {
+		return &csi.GetCapacityResponse{}, nil
+	}
+	capacity, err := plugin.GetCapacity(ctx, volume.CapacityOptions{Parameters: withoutKubernetes(r.GetParameters())})
+	if err != nil {
+		return nil, err
+	}
+	if capacity.Available == nil { // The response has no word for unknown, and zero would be wrong.
+		return nil, status.Error(codes.Unavailable, "the plugin does not know how much is available")
+	}
+	return &csi.GetCapacityResponse{
+		AvailableCapacity: capacity.Available.Value(),
+		MaximumVolumeSize: sizeOf(capacity.MaximumVolumeSize), MinimumVolumeSize: sizeOf(capacity.MinimumVolumeSize),
+	}, nil
+}
+
+// servesAll reports whether the plugin can serve volumes with all of these capabilities. An access mode that is UNKNOWN is not looked
+// at: a caller that asks for a class has no volume whose mode it could give.
+func (c *controller) servesAll(capabilities []*csi.VolumeCapability) (bool, error) {
+	for _, each := range capabilities {
+		if each.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_UNKNOWN {
+			continue
+		}
+		wanted, err := capabilityOf(each)
+		if err != nil {
+			return false, err
+		}
+		if c.unsupported(wanted) != "" {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// sizeOf returns a size as the specification has it; nil is unknown.
+func sizeOf(q *resource.Quantity) *wrapperspb.Int64Value {
+	if q == nil {
+		return nil
+	}
+	return wrapperspb.Int64(q.Value())
+}
