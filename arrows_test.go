@@ -50,6 +50,7 @@ var arrows = map[string][]string{
 	"controller/internal/fit":     {"controller/internal/objects", "volume"},
 	"controller/scheduling":       {"controller/internal/fit", "controller/internal/objects", "volume", "store"},
 	"controller/persistentvolume": {"volume", "operationexecutor", "store", "internal/...", "controller/internal/...", "controller/persistentvolume/internal/..."},
+	"controller/capacity":         {"controller/internal/objects", "volume", "store", "internal/..."},
 	"controller/leader":           {"store", "volume"},
 	"controller/expand":           {"volume", "operationexecutor", "store", "internal/..."},
 	"controller/attachdetach":     {"volume", "operationexecutor", "internal/cluster", "store", "internal/..."},

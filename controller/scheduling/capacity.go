@@ -11,6 +11,7 @@ import (
 
 	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // capacity is how much can be made in one segment for one class, as its driver has published it, less what is being made.
@@ -294,7 +295,7 @@ func (x *index) settled(now time.Time) (capacities []*capacity, next time.Time) 
 
 // checksCapacity reports whether the driver of a class publishes what it can make.
 func (x *index) checksCapacity(class *storagev1.StorageClass, claim *v1.PersistentVolumeClaim) bool {
-	d := x.csiDrivers[class.Provisioner]
+	d := x.csiDrivers[volume.DriverOfPluginName(class.Provisioner)]
 	if d == nil || d.Spec.StorageCapacity == nil || !*d.Spec.StorageCapacity {
 		return false
 	}
