@@ -187,7 +187,7 @@ func wasKilled(r faultrun.Result) bool {
 }
 
 // stages are those of internal/podlife, in their order.
-var stages = []string{"first", "second", "grown", "none", "third", "deleted"}
+var stages = []string{"first", "second", "grown", "saved", "none", "third", "deleted"}
 
 // live lives a life: each stage is reached by an agent, which is started again when it was killed.
 func (m *machine) live(ctx context.Context, judge func(stage string) error) error {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,9 +39,12 @@ const (
 	Second Stage = "second"
 	// Grown: the claims have asked for more, and their storage is larger. The filesystem grows when it is staged again, at the latest.
 	Grown Stage = "grown"
+	// Saved: while the pod uses its filesystem, a snapshot and a group were made of it, and a volume of the snapshot. Drivers that make no
+	// snapshots have none.
+	Saved Stage = "saved"
 	// None: no pod is there, and nothing is attached.
 	None Stage = "none"
-	// Third: another pod reads.
+	// Third: another pod reads, also what was restored.
 	Third Stage = "third"
 	// Deleted: pods and claims are gone.
 	Deleted Stage = "deleted"
@@ -50,7 +55,7 @@ func (s Stage) pod() string {
 	switch s {
 	case First, Third:
 		return string(s)
-	case Second, Grown:
+	case Second, Grown, Saved:
 		return string(Second)
 	case None, Deleted:
 	}
@@ -113,6 +118,7 @@ func newAgent(ctx context.Context, dir, name string) (*agent, error) {
 	})
 	a.claims = persistentvolume.New(plugins, a.store, persistentvolume.Options{
 		NodeName: types.NodeName(nodeName), Mounts: a.manager, Events: operationexecutor.NewEventPrinter(os.Stderr), InitialBackoff: retry.Initial,
+		Snapshots: restores{a.plugin},
 	})
 	a.sizes = expand.New(plugins, a.store, expand.Options{Logger: logger(), Backoff: retry})
 	return a, err
@@ -149,7 +155,10 @@ func (a *agent) reach(ctx context.Context, stage Stage) error {
 			return err
 		}
 	}
-	pod := podOf(stage.pod())
+	pod, err := a.podOf(ctx, stage)
+	if err != nil {
+		return err
+	}
 	if stage.pod() != "" {
 		if err := a.manager.AddPod(ctx, pod); err != nil {
 			return err
@@ -165,10 +174,15 @@ func (a *agent) reach(ctx context.Context, stage Stage) error {
 	if err := a.manager.WaitForAttachAndMount(ctx, pod); err != nil {
 		return err
 	}
-	if stage == Grown {
-		if err := a.grow(ctx); err != nil {
-			return err
-		}
+	switch stage {
+	case Grown:
+		err = a.grow(ctx)
+	case Saved:
+		err = a.save(ctx)
+	default:
+	}
+	if err != nil {
+		return err
 	}
 	return a.use(ctx, pod, stage)
 }
@@ -208,7 +222,10 @@ func (a *agent) deleteObjects(ctx context.Context, stage Stage) error {
 	if stage != Deleted {
 		return nil
 	}
-	for name := range claims {
+	if err := a.deleteSnapshot(ctx); err != nil {
+		return err
+	}
+	for _, name := range append(slices.Sorted(maps.Keys(claims)), restored) {
 		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, a.store, v1.NamespaceDefault, name)
 		if err == nil {
 			err = store.Delete(ctx, a.store, claim)
@@ -278,7 +295,11 @@ func (a *agent) use(ctx context.Context, pod *v1.Pod, stage Stage) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{filepath.Join(given.Mounts[0].Source, "file"), given.Devices[0].Source} {
+	paths := []string{given.Devices[0].Source}
+	for _, m := range given.Mounts {
+		paths = append(paths, filepath.Join(m.Source, "file"))
+	}
+	for _, path := range paths {
 		do := read
 		if stage == First {
 			do = write
