@@ -86,14 +86,20 @@ func (g *groupController) create(
 	ctx context.Context, plugin volume.GroupSnapshottableVolumePlugin, r *csi.CreateVolumeGroupSnapshotRequest,
 ) (groupRecord, error) {
 	record, known := g.state.groups.get(r.GetName())
+	if known && record.Step == deleting {
+		// A caller that has forgotten it knows no id to delete it by.
+		deletion := &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: record.Told.Handle}
+		if err := g.remove(ctx, plugin, deletion); err != nil {
+			return record, err
+		}
+		record, known = groupRecord{}, false
+	}
 	if known {
 		if err := record.checkSame(r); err != nil {
 			return record, err
 		}
 	}
 	switch {
-	case known && record.Step == deleting:
-		return record, status.Errorf(codes.Aborted, "group %s is being deleted: delete it first", volume.Quote(record.Told.Handle))
 	case known && record.Step == made:
 		told, err := plugin.GetGroupSnapshot(ctx, record.Told.Handle, record.snapshotIDs())
 		if !errors.Is(err, volume.ErrUnsupported) {
@@ -231,9 +237,7 @@ func (g *groupController) DeleteVolumeGroupSnapshot(
 	if err := checkGroupID(id); err != nil {
 		return nil, err
 	}
-	remove := func() error {
-		return g.locks.exclusively(groupIDLock(id), func() error { return g.delete(ctx, plugin, r) })
-	}
+	remove := func() error { return g.remove(ctx, plugin, r) }
 	if record, ok := g.state.groupByID(id); ok {
 		err = g.locks.exclusively(groupNameLock(record.Name), remove)
 	} else {
@@ -243,6 +247,13 @@ func (g *groupController) DeleteVolumeGroupSnapshot(
 		return nil, err
 	}
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
+}
+
+// remove is delete with the lock of the id. Its caller has that of the name, where there is a record.
+func (g *groupController) remove(
+	ctx context.Context, plugin volume.GroupSnapshottableVolumePlugin, r *csi.DeleteVolumeGroupSnapshotRequest,
+) error {
+	return g.locks.exclusively(groupIDLock(r.GetGroupSnapshotId()), func() error { return g.delete(ctx, plugin, r) })
 }
 
 func (g *groupController) delete(

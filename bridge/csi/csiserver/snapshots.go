@@ -70,11 +70,16 @@ func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReq
 // create makes the snapshot, or returns the one that was made as it is now.
 func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolumePlugin, r *csi.CreateSnapshotRequest) (volume.Snapshot, error) {
 	record, known := s.state.snapshots.get(r.GetName())
+	if known && record.Step == deleting {
+		// A caller that has forgotten it knows no id to delete it by.
+		if err := s.remove(ctx, plugin, record.Told.Handle); err != nil {
+			return volume.Snapshot{}, err
+		}
+		known = false
+	}
 	switch {
 	case known && record.Source != r.GetSourceVolumeId():
 		return volume.Snapshot{}, &volume.SnapshotSourceError{Name: record.Name, Has: []string{record.Source}, Wanted: []string{r.GetSourceVolumeId()}}
-	case known && record.Step == deleting:
-		return volume.Snapshot{}, status.Errorf(codes.Aborted, "snapshot %s is being deleted: delete it first", volume.Quote(record.Told.Handle))
 	case known && record.Step == made:
 		// It is not made again if it is gone: that would be another moment under its name.
 		if told, err := plugin.GetSnapshot(ctx, record.Told.Handle); !errors.Is(err, volume.ErrUnsupported) {
@@ -145,9 +150,7 @@ func (s *snapshots) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReq
 	if err := checkSnapshotID(id); err != nil {
 		return nil, err
 	}
-	remove := func() error {
-		return s.locks.exclusively(snapshotIDLock(id), func() error { return s.delete(ctx, plugin, id) })
-	}
+	remove := func() error { return s.remove(ctx, plugin, id) }
 	if record, ok := s.state.snapshotByID(id); ok {
 		err = s.locks.exclusively(snapshotNameLock(record.Name), remove)
 	} else {
@@ -157,6 +160,11 @@ func (s *snapshots) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReq
 		return nil, err
 	}
 	return &csi.DeleteSnapshotResponse{}, nil
+}
+
+// remove is delete with the lock of the id. Its caller has that of the name, where there is a record.
+func (s *snapshots) remove(ctx context.Context, plugin volume.SnapshottableVolumePlugin, id string) error {
+	return s.locks.exclusively(snapshotIDLock(id), func() error { return s.delete(ctx, plugin, id) })
 }
 
 func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolumePlugin, id string) error {
