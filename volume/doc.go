@@ -108,8 +108,8 @@
 //     [DeletableVolumePlugin], if the plugin also makes them.
 //  5. [DeviceMountableVolumePlugin], if the pods of a node share one mount. [AttachableVolumePlugin], if the storage
 //     must know the node first. [BlockVolumePlugin] for raw devices.
-//  6. [ExpandableVolumePlugin], [NodeExpandableVolumePlugin], [ModifiableVolumePlugin], [RecyclableVolumePlugin] and the
-//     other optional interfaces. The comment of each says what happens without it.
+//  6. [ExpandableVolumePlugin], [NodeExpandableVolumePlugin], [ModifiableVolumePlugin], [RecyclableVolumePlugin],
+//     [VolumePluginWithCapacity] and the other optional interfaces. The comment of each says what happens without it.
 //
 // A plugin's type says what the plugin can do. [CapabilityLimiter] narrows that at run time. CanAttach and
 // CanDeviceMount narrow it for each spec. The registry resolves the first two once: see [Capabilities]. In the same way

@@ -1,8 +1,10 @@
 package capacity_test
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,9 +14,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/controller/capacity"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -199,16 +203,61 @@ func TestAFailureIsToldOnceAndTheObjectStays(t *testing.T) {
 		wait(5 * time.Second)
 		assert.Equal(t, map[string]int64{"late/a": 100}, w.said())
 		assert.Len(t, w.events.Events(), 1, w.events.Events())
-		assert.Equal(t, 1, strings.Count(w.log.String(), "does not answer"))
+		assert.Equal(t, 1, w.log.count("does not answer"))
 		wait(10 * time.Second)
 		assert.Equal(t, map[string]int64{"late/a": 70}, w.said())
-		assert.Equal(t, 1, strings.Count(w.log.String(), "known again"))
+		assert.Equal(t, 1, w.log.count("known again"))
 
 		w.plugin.Inject(fake.MethodGetCapacity, fake.Fault{Panic: "oops"})
 		change(w, class, func(c *storagev1.StorageClass) { c.Parameters = map[string]string{volume.VolumeParameterFSType: "xfs"} })
 		wait(time.Minute)
 		assert.Len(t, w.events.Events(), 2)
 		assert.Equal(t, map[string]int64{"late/a": 70}, w.said())
+	})
+}
+
+// losing is a store whose first answers to writes of capacities are lost.
+type losing struct {
+	store.Store
+	left atomic.Int32
+}
+
+func (l *losing) lose(obj runtime.Object) error {
+	if _, ok := obj.(*storagev1.CSIStorageCapacity); !ok || l.left.Add(-1) < 0 {
+		return nil
+	}
+	return errors.New("the answer is lost")
+}
+
+func (l *losing) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	made, err := l.Store.Create(ctx, obj)
+	return made, errors.Join(err, l.lose(obj))
+}
+
+func (l *losing) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	written, err := l.Store.Update(ctx, obj)
+	return written, errors.Join(err, l.lose(obj))
+}
+
+// A write whose answer is lost is not made again, and a second process with the same name makes no second object.
+func TestALostAnswerMakesNoSecondObject(t *testing.T) {
+	inWorld(t, ofHundred, func(w *world) {
+		t := w.t
+		lossy := &losing{Store: w.store}
+		w.store = lossy
+		w.create(classOf("late", nil))
+		lossy.left.Store(3)
+		w.start()
+		w.start()
+		wait(time.Minute)
+		assert.Equal(t, map[string]int64{"late/a": 100, "late/b": 100}, w.said())
+		require.Len(t, w.objects(), 2)
+		require.NoError(t, w.plugin.Backend().Create("pv", 30*gib))
+		lossy.left.Store(2)
+		w.create(volumeOf("pv", 30*gib))
+		wait(time.Minute)
+		assert.Equal(t, map[string]int64{"late/a": 70, "late/b": 70}, w.said())
+		assert.Len(t, w.objects(), 2)
 	})
 }
 

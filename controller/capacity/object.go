@@ -53,12 +53,10 @@ func (d *driver) write(ctx context.Context, wanted *storagev1.CSIStorageCapacity
 	existing, seen := d.objects.Get(name)
 	if !seen {
 		made, err := store.Create(ctx, d.store, wanted)
-		if !errors.Is(err, store.ErrAlreadyExists) {
-			return made, err
+		if errors.Is(err, store.ErrAlreadyExists) { // The mirror is behind: look again.
+			err = fmt.Errorf("%w: %w", store.ErrConflict, err)
 		}
-		if existing, err = store.Get[*storagev1.CSIStorageCapacity](ctx, d.store, name.Namespace, name.Name); err != nil {
-			return nil, err
-		}
+		return made, err
 	}
 	if !slices.Contains(d.driversOf(existing), d.name) || pairOf(existing) != pairOf(wanted) {
 		return nil, fmt.Errorf("object %q has this name and is of another: rename or delete it: %w", name, volume.ErrInUse)
