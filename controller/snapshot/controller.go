@@ -1,0 +1,169 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/volumekit/volumekit/controller/internal/call"
+	"github.com/volumekit/volumekit/controller/internal/work"
+	"github.com/volumekit/volumekit/internal/backoff"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// The defaults of Options.
+const (
+	defaultWorkers     = 16
+	defaultCallTimeout = 10 * time.Minute
+)
+
+// Options are the options of a [Controller]. The zero value is useful.
+type Options struct {
+	// Events gets what happens to snapshots, for people to read; nil drops it.
+	Events volume.EventRecorder
+	// Logger gets what is tried again and why; nil discards it.
+	Logger *slog.Logger
+	// Workers is how many objects are worked on at once; 0 means 16.
+	Workers int
+	// CallTimeout bounds each call of a plugin; 0 means 10 minutes.
+	CallTimeout time.Duration
+	// InitialBackoff is the wait before what failed, or is not ready yet, is tried again; it doubles each time in a row. 0 means half a
+	// second.
+	InitialBackoff time.Duration
+	// MaxBackoff bounds that wait; 0 means two minutes and two seconds.
+	MaxBackoff time.Duration
+	// Jitter is the greatest part of a wait that is left out at random, between 0 and 1; zero means 0.1, less than zero none.
+	Jitter float64
+}
+
+// Controller makes, binds and deletes snapshots. Make one with [New] and start it with Run. Its methods may be called from several
+// goroutines at once.
+type Controller struct {
+	options Options
+	started atomic.Bool
+
+	store   store.Store
+	seen    *seen
+	queue   *work.Queue
+	plugins *plugins
+}
+
+// New returns a controller for the snapshots in s, which plugins make and delete. The store must keep [Kinds]. It starts nothing.
+func New(mgr *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
+	options = options.withDefaults()
+	return &Controller{
+		options: options, store: s,
+		seen: newSeen(s, store.MirrorOptions{
+			Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter,
+		}),
+		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
+		plugins: &plugins{mgr: mgr, calls: call.New(options.CallTimeout)},
+	}
+}
+
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Events == nil {
+		o.Events = noEvents{}
+	}
+	if o.Workers <= 0 {
+		o.Workers = defaultWorkers
+	}
+	if o.CallTimeout <= 0 {
+		o.CallTimeout = defaultCallTimeout
+	}
+	return o
+}
+
+type noEvents struct{}
+
+func (noEvents) Eventf(runtime.Object, string, string, string, ...any) {}
+
+// Run works until ctx ends, and returns when every goroutine that it started has ended. It may be called once. It returns nil, or an
+// [*AbandonedCallsError] that names the calls of plugins that did not return although their context had ended. A store that does not
+// keep [Kinds] is an error that matches [store.ErrInvalid].
+func (c *Controller) Run(ctx context.Context) error {
+	if c.plugins.mgr == nil || c.store == nil {
+		return fmt.Errorf("snapshot controller: give New plugins and a store: %w", volume.ErrInvalid)
+	}
+	for _, kind := range Kinds() {
+		if _, err := store.KindsOf(c.store).Namespaced(kind.GroupVersionKind); err != nil {
+			return fmt.Errorf("snapshot controller: make the store with a table of snapshot.Kinds: %w", err)
+		}
+	}
+	if c.started.Swap(true) {
+		return errors.New("snapshot controller: Run was called before: make a new controller")
+	}
+	c.run(ctx)
+	if calls := c.plugins.calls.Running(); len(calls) > 0 {
+		return &AbandonedCallsError{Calls: calls}
+	}
+	return nil
+}
+
+// AbandonedCallsError names the calls of plugins that were still running when Run returned.
+type AbandonedCallsError struct {
+	// Calls are the calls, each as "CreateSnapshot of snapshot \"snapshot-1\" by plugin \"example.com/ram\"".
+	Calls []string
+}
+
+// Error names all calls.
+func (e *AbandonedCallsError) Error() string {
+	return "abandoned, because they do not return: " + strings.Join(e.Calls, "; ")
+}
+
+func (c *Controller) run(ctx context.Context) {
+	var feeds, workers sync.WaitGroup
+	defer c.queue.Stop()
+	c.follow(ctx, &feeds)
+	if c.seen.synced(ctx) {
+		for range c.options.Workers {
+			workers.Go(func() { c.queue.Run(ctx, c.look) })
+		}
+	}
+	workers.Wait()
+	feeds.Wait()
+}
+
+// look looks at an item. An error means that it is looked at again after a while.
+func (c *Controller) look(ctx context.Context, item work.Item) error {
+	var err error
+	switch item.Kind {
+	case workSnapshot:
+		err = c.syncSnapshot(ctx, item.Name)
+	case workContent:
+		err = c.syncContent(ctx, item)
+	case workGroup:
+		err = c.syncGroup(ctx, item.Name)
+	case workGroupContent:
+		err = c.syncGroupContent(ctx, item)
+	case workClaim:
+		err = c.releaseClaim(ctx, item.Name)
+	}
+	if work.IsFailure(err) && ctx.Err() == nil {
+		level := slog.LevelWarn
+		if errors.Is(err, store.ErrConflict) || errors.Is(err, errNotReady) {
+			level = slog.LevelDebug
+		}
+		c.options.Logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "error", err)
+	}
+	return err
+}
+
+// event records what happened to an object.
+func (c *Controller) event(obj runtime.Object, eventType, reason string, err error) {
+	c.options.Events.Eventf(obj, eventType, reason, "%v", err)
+}
+
+// errNotReady says that a snapshot exists and cannot be used yet. It is no failure.
+var errNotReady = errors.New("the snapshot is not ready to use yet")

@@ -1,0 +1,304 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	v1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/controller/internal/work"
+	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// syncGroupContent does the next thing for the content of one group.
+func (c *Controller) syncGroupContent(ctx context.Context, item work.Item) error {
+	content, ok := c.seen.groupContents.Get(item.Name)
+	if !ok || c.plugins.served(content.Spec.Driver) == "" {
+		return nil
+	}
+	if dies(content) {
+		return c.groupContentDies(ctx, item, content)
+	}
+	if (len(content.Spec.Source.VolumeHandles) == 0) == (content.Spec.Source.GroupSnapshotHandles == nil) {
+		return c.groupContentFailed(ctx, content, "GroupContentValidationError", fmt.Errorf(
+			"name either volumeHandles or groupSnapshotHandles as the source of the content, and not both: %w", volume.ErrInvalid))
+	}
+	content, err := write(ctx, c.store, c.seen.groupContents, unchanged(content).protect(FinalizerGroupContent))
+	switch {
+	case err != nil:
+		return err
+	case isGroupReady(content):
+		_, err := write(ctx, c.store, c.seen.groupContents, unchanged(content).unmark(AnnGroupBeingCreated))
+		return err
+	}
+	if err := c.queue.CheckBackoff(item, content.UID); err != nil {
+		return err
+	}
+	plugin, err := c.plugins.mgr.FindGroupSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
+	if err != nil {
+		return c.groupContentFailed(ctx, content, "GroupSnapshotCreationFailed", err)
+	}
+	if groupHandleOf(content) == "" {
+		return c.makeGroup(ctx, content, plugin)
+	}
+	return c.lookAtGroup(ctx, content, plugin)
+}
+
+func (c *Controller) groupContentFailed(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, reason string, why error) error {
+	failed := &work.CallError{UID: content.UID, Err: fmt.Errorf("content of group %q: %w", content.Name, why)}
+	if ctx.Err() != nil {
+		return failed
+	}
+	status := groupv1.VolumeGroupSnapshotContentStatus{}
+	if content.Status != nil {
+		status = *content.Status.DeepCopy()
+	}
+	status.ReadyToUse = ptr(false)
+	status.Error = newError(status.Error, why.Error())
+	if apiequality.Semantic.DeepEqual(content.Status, &status) {
+		return failed
+	}
+	e := unchanged(content).begin()
+	e.object.Status = &status
+	if _, err := write(ctx, c.store, c.seen.groupContents, e); err != nil {
+		failed.Err = errors.Join(failed.Err, err)
+		return failed
+	}
+	c.event(content, v1.EventTypeWarning, reason, why)
+	return failed
+}
+
+// groupOrderOf returns what the plugin is told for a content that is made of volumes. It reads the store.
+func (c *Controller) groupOrderOf(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (volume.GroupSnapshotOptions, error) {
+	options := volume.GroupSnapshotOptions{Name: pluginGroupName(content.Spec.VolumeGroupSnapshotRef.UID)}
+	volumes := sourceVolumes(content)
+	if len(volumes) != len(content.Spec.Source.VolumeHandles) {
+		return options, fmt.Errorf("annotation %q does not name the PersistentVolumes of volumes %q: put it back, or delete the VolumeGroupSnapshot",
+			AnnSourceVolumes, content.Spec.Source.VolumeHandles)
+	}
+	for i, name := range volumes {
+		from, err := c.sourceNamed(ctx, name, content.Spec.Source.VolumeHandles[i])
+		if err != nil {
+			return options, err
+		}
+		options.Sources = append(options.Sources, from.spec)
+	}
+	if name := deref(content.Spec.VolumeGroupSnapshotClassName); name != "" {
+		class, err := store.Get[*groupv1.VolumeGroupSnapshotClass](ctx, c.store, "", name)
+		if err != nil {
+			return options, volume.Transient(fmt.Errorf("group snapshot class %q, whose parameters the plugin needs: %w", name, err))
+		}
+		options.Parameters = class.Parameters
+	}
+	return options, nil
+}
+
+// makeGroup has the plugin make the snapshots of a content. The content says so before it is called.
+func (c *Controller) makeGroup(
+	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
+) error {
+	begun := isMarked(content, AnnGroupBeingCreated)
+	if !begun {
+		ref := content.Spec.VolumeGroupSnapshotRef
+		group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, ref.Namespace, ref.Name)
+		if errors.Is(err, store.ErrNotFound) || err == nil && (!isBoundTo(ref, group) || dies(group)) {
+			return nil // It is not wanted any more.
+		}
+		if err != nil {
+			return err
+		}
+	}
+	options, err := c.groupOrderOf(ctx, content)
+	if err != nil {
+		return c.groupContentFailed(ctx, content, "GroupSnapshotCreationFailed", err)
+	}
+	content, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).mark(AnnGroupBeingCreated))
+	if err != nil {
+		return err
+	}
+	made, err := c.plugins.createGroup(ctx, plugin, options)
+	if err == nil {
+		return c.recordGroup(ctx, content, made)
+	}
+	if ctx.Err() == nil && !begun && outcome.ClassOf(err) != outcome.Uncertain {
+		unmarked, unmarkErr := write(ctx, c.store, c.seen.groupContents, unchanged(content).unmark(AnnGroupBeingCreated))
+		if unmarkErr != nil {
+			return errors.Join(&work.CallError{UID: content.UID, Err: err}, unmarkErr)
+		}
+		content = unmarked
+	}
+	return c.groupContentFailed(ctx, content, "GroupSnapshotCreationFailed", err)
+}
+
+// lookAtGroup asks the plugin whether the snapshots of a group are ready to use.
+func (c *Controller) lookAtGroup(
+	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
+) error {
+	found, err := c.plugins.getGroup(ctx, plugin, groupHandleOf(content), memberHandlesOf(content))
+	if errors.Is(err, volume.ErrUnsupported) {
+		found, err = c.untold(ctx, content, plugin)
+	}
+	if err == nil && found.Handle != groupHandleOf(content) {
+		err = fmt.Errorf("group %q is now %q: %w", groupHandleOf(content), found.Handle, volume.ErrInvalid)
+	}
+	if err != nil {
+		return c.groupContentFailed(ctx, content, "GroupSnapshotContentCheckandUpdateFailed", err)
+	}
+	return c.recordGroup(ctx, content, found)
+}
+
+// untold returns a group whose storage cannot tell how it is: what its maker says is believed, or it is made again under its name.
+func (c *Controller) untold(
+	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
+) (volume.GroupSnapshot, error) {
+	given := content.Spec.Source.GroupSnapshotHandles
+	if given == nil {
+		options, err := c.groupOrderOf(ctx, content)
+		if err != nil {
+			return volume.GroupSnapshot{}, err
+		}
+		return c.plugins.createGroup(ctx, plugin, options)
+	}
+	found := volume.GroupSnapshot{Handle: given.VolumeGroupSnapshotHandle, ReadyToUse: true}
+	for _, handle := range given.VolumeSnapshotHandles {
+		found.Snapshots = append(found.Snapshots, volume.Snapshot{Handle: handle, GroupHandle: found.Handle, ReadyToUse: true})
+	}
+	return found, nil
+}
+
+// recordGroup writes what the plugin says of a group into the status of its content. Only then does the mark of a call go.
+func (c *Controller) recordGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, found volume.GroupSnapshot) error {
+	status := groupStatus(found)
+	if !apiequality.Semantic.DeepEqual(content.Status, status) {
+		e := unchanged(content).begin()
+		e.object.Status = status
+		var err error
+		if content, err = write(ctx, c.store, c.seen.groupContents, e); err != nil {
+			return err
+		}
+	}
+	if _, err := write(ctx, c.store, c.seen.groupContents, unchanged(content).unmark(AnnGroupBeingCreated)); err != nil {
+		return err
+	}
+	if !found.ReadyToUse {
+		return &work.CallError{UID: content.UID, Err: fmt.Errorf("content of group %q: %w", content.Name, errNotReady)}
+	}
+	return nil
+}
+
+func groupStatus(found volume.GroupSnapshot) *groupv1.VolumeGroupSnapshotContentStatus {
+	status := &groupv1.VolumeGroupSnapshotContentStatus{VolumeGroupSnapshotHandle: &found.Handle, ReadyToUse: &found.ReadyToUse}
+	if !found.CreationTime.IsZero() {
+		status.CreationTime = ptr(metav1.NewTime(found.CreationTime).Rfc3339Copy())
+	}
+	for _, member := range found.Snapshots {
+		one := contentStatus(member)
+		status.VolumeSnapshotInfoList = append(status.VolumeSnapshotInfoList, groupv1.VolumeSnapshotInfo{
+			VolumeHandle: member.SourceVolume, SnapshotHandle: member.Handle, CreationTime: one.CreationTime,
+			ReadyToUse: one.ReadyToUse, RestoreSize: one.RestoreSize,
+		})
+	}
+	return status
+}
+
+// groupContentDies lets the content of a group go that is being deleted: after its VolumeGroupSnapshot, and after the snapshots, unless
+// they are to be kept.
+func (c *Controller) groupContentDies(ctx context.Context, item work.Item, content *groupv1.VolumeGroupSnapshotContent) error {
+	if !has(content, FinalizerGroupContent) {
+		return nil
+	}
+	held, err := c.isGroupHeld(ctx, content)
+	if err != nil || held {
+		return err
+	}
+	if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
+		if err := c.queue.CheckBackoff(item, content.UID); err != nil {
+			return err
+		}
+		if content, err = c.deleteGroup(ctx, content); errors.Is(err, store.ErrConflict) {
+			return err
+		} else if err != nil {
+			return c.groupContentFailed(ctx, content, "GroupSnapshotDeleteError", err)
+		}
+	}
+	_, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).release(FinalizerGroupContent))
+	return ignoreGone(err)
+}
+
+// isGroupHeld reports whether the VolumeGroupSnapshot of a content is there and does not let it go yet. It reads the store.
+func (c *Controller) isGroupHeld(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
+	ref := content.Spec.VolumeGroupSnapshotRef
+	if ref.UID == "" || isMarked(content, AnnGroupBeingDeleted) {
+		return false, nil
+	}
+	group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, ref.Namespace, ref.Name)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && group.UID == ref.UID, err
+}
+
+// deleteGroup has the plugin delete the snapshots of a content. If it may have made some whose handle is not known, it is asked to make
+// them once more, which returns the handle.
+func (c *Controller) deleteGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (*groupv1.VolumeGroupSnapshotContent, error) {
+	plugin, err := c.plugins.mgr.FindGroupSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
+	if err != nil {
+		return content, err
+	}
+	if groupHandleOf(content) == "" {
+		if !isMarked(content, AnnGroupBeingCreated) {
+			return content, nil // No plugin was called.
+		}
+		options, err := c.groupOrderOf(ctx, content)
+		var made volume.GroupSnapshot
+		if err == nil {
+			made, err = c.plugins.createGroup(ctx, plugin, options)
+		}
+		if err != nil {
+			return content, fmt.Errorf("the plugin was told to make group %q, and it is not known whether it has: if there is none, or you have "+
+				"deleted it, remove annotation %q of the content: %w", options.Name, AnnGroupBeingCreated, err)
+		}
+		e := unchanged(content).begin()
+		e.object.Status = groupStatus(made)
+		if content, err = write(ctx, c.store, c.seen.groupContents, e); err != nil {
+			return content, err
+		}
+	}
+	if err := c.checkOnlyGroupContent(ctx, content); err != nil {
+		return content, err
+	}
+	return content, c.plugins.deleteGroup(ctx, plugin, groupHandleOf(content), memberHandlesOf(content))
+}
+
+// checkOnlyGroupContent refuses to delete a group that another content stands for, or one of whose snapshots has a VolumeSnapshot. It
+// reads the store.
+func (c *Controller) checkOnlyGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
+	all, _, err := store.ListOf[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "")
+	if err != nil {
+		return err
+	}
+	served := c.plugins.served(content.Spec.Driver)
+	for _, other := range all {
+		if other.UID != content.UID && groupHandleOf(other) == groupHandleOf(content) && c.plugins.served(other.Spec.Driver) == served {
+			return fmt.Errorf("content %q has group %q too: delete that content, or set the deletion policy of this one to Retain: %w",
+				other.Name, groupHandleOf(content), volume.ErrInUse)
+		}
+	}
+	members, _, err := store.ListOf[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "")
+	handles := memberHandlesOf(content)
+	for _, member := range members {
+		if slices.Contains(handles, handleOf(member)) && c.plugins.served(member.Spec.Driver) == served {
+			return fmt.Errorf("content %q has snapshot %q of the group: delete its VolumeSnapshot first: %w",
+				member.Name, handleOf(member), volume.ErrInUse)
+		}
+	}
+	return err
+}

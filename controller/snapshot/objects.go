@@ -1,0 +1,204 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/store"
+)
+
+func deref[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func has(obj metav1.Object, finalizer string) bool {
+	return slices.Contains(obj.GetFinalizers(), finalizer)
+}
+
+func dies(obj metav1.Object) bool { return obj.GetDeletionTimestamp() != nil }
+
+// handleOf returns the handle of the snapshot that a content stands for; "" while it is not known.
+func handleOf(content *snapshotv1.VolumeSnapshotContent) string {
+	if content.Status != nil && deref(content.Status.SnapshotHandle) != "" {
+		return *content.Status.SnapshotHandle
+	}
+	return deref(content.Spec.Source.SnapshotHandle)
+}
+
+func isReady(content *snapshotv1.VolumeSnapshotContent) bool {
+	return content.Status != nil && deref(content.Status.ReadyToUse) && deref(content.Status.SnapshotHandle) != ""
+}
+
+func groupHandleOf(content *groupv1.VolumeGroupSnapshotContent) string {
+	if content.Status != nil && deref(content.Status.VolumeGroupSnapshotHandle) != "" {
+		return *content.Status.VolumeGroupSnapshotHandle
+	}
+	if given := content.Spec.Source.GroupSnapshotHandles; given != nil {
+		return given.VolumeGroupSnapshotHandle
+	}
+	return ""
+}
+
+// memberHandlesOf returns the handles of the snapshots of a group.
+func memberHandlesOf(content *groupv1.VolumeGroupSnapshotContent) []string {
+	if given := content.Spec.Source.GroupSnapshotHandles; given != nil {
+		return slices.Clone(given.VolumeSnapshotHandles)
+	}
+	var handles []string
+	if content.Status != nil {
+		for _, info := range content.Status.VolumeSnapshotInfoList {
+			handles = append(handles, info.SnapshotHandle)
+		}
+	}
+	return handles
+}
+
+func isGroupReady(content *groupv1.VolumeGroupSnapshotContent) bool {
+	return content.Status != nil && deref(content.Status.ReadyToUse) && deref(content.Status.VolumeGroupSnapshotHandle) != ""
+}
+
+// isBoundTo reports whether the reference of a content is to this very object.
+func isBoundTo(ref v1.ObjectReference, obj store.Object) bool {
+	return names(ref, obj) && ref.UID == obj.GetUID()
+}
+
+// names reports whether the reference of a content names an object, by its UID or without any.
+func names(ref v1.ObjectReference, obj store.Object) bool {
+	return ref.Namespace == obj.GetNamespace() && ref.Name == obj.GetName() && (ref.UID == "" || ref.UID == obj.GetUID())
+}
+
+func nameIn(ref v1.ObjectReference) types.NamespacedName {
+	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+}
+
+// edit is an object, changed or not.
+type edit[T store.Object] struct {
+	object  T
+	changed bool
+}
+
+// unchanged returns the edit of obj that changes nothing.
+func unchanged[T store.Object](obj T) edit[T] { return edit[T]{object: obj} }
+
+// begin copies the object, unless it is a copy already.
+func (e edit[T]) begin() edit[T] {
+	if e.changed {
+		return e
+	}
+	return edit[T]{e.object.DeepCopyObject().(T), true} //nolint:forcetypeassert // A copy is of the same type.
+}
+
+// protect adds finalizers.
+func (e edit[T]) protect(finalizers ...string) edit[T] {
+	for _, f := range finalizers {
+		if !has(e.object, f) {
+			e = e.begin()
+			e.object.SetFinalizers(append(e.object.GetFinalizers(), f))
+		}
+	}
+	return e
+}
+
+// release removes finalizers.
+func (e edit[T]) release(finalizers ...string) edit[T] {
+	for _, f := range finalizers {
+		if has(e.object, f) {
+			e = e.begin()
+			e.object.SetFinalizers(slices.DeleteFunc(e.object.GetFinalizers(), func(other string) bool { return other == f }))
+		}
+	}
+	return e
+}
+
+// mark adds an annotation.
+func (e edit[T]) mark(key string) edit[T] {
+	if _, there := e.object.GetAnnotations()[key]; there {
+		return e
+	}
+	e = e.begin()
+	annotations := e.object.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[key] = yes
+	e.object.SetAnnotations(annotations)
+	return e
+}
+
+// unmark removes an annotation.
+func (e edit[T]) unmark(key string) edit[T] {
+	if _, there := e.object.GetAnnotations()[key]; there {
+		e = e.begin()
+		delete(e.object.GetAnnotations(), key)
+	}
+	return e
+}
+
+// write writes what was changed, and has the mirror know it.
+func write[T store.Object](ctx context.Context, s store.Store, m *store.Mirror[T], e edit[T]) (T, error) {
+	if !e.changed {
+		return e.object, nil
+	}
+	updated, err := store.Update(ctx, s, e.object)
+	if err != nil {
+		return e.object, err
+	}
+	if !dies(updated) || len(updated.GetFinalizers()) > 0 {
+		m.Put(updated)
+	}
+	return updated, nil
+}
+
+// newError returns an error as it stands in a status, which keeps the time of an older one that says the same.
+func newError(old *snapshotv1.VolumeSnapshotError, message string) *snapshotv1.VolumeSnapshotError {
+	if old != nil && deref(old.Message) == message {
+		return old
+	}
+	return &snapshotv1.VolumeSnapshotError{Time: ptr(metav1.Now()), Message: &message}
+}
+
+// restores reports whether a claim is, or may be, about to be filled from the VolumeSnapshot of that name.
+func restores(claim *v1.PersistentVolumeClaim, name string) bool {
+	return claim.Spec.VolumeName == "" && snapshotNamed(claim) == name
+}
+
+// snapshotNamed returns the name of the VolumeSnapshot that a claim names as its data source; "" for none.
+func snapshotNamed(claim *v1.PersistentVolumeClaim) string {
+	const kind = "VolumeSnapshot"
+	if from := claim.Spec.DataSourceRef; from != nil && from.Kind == kind && objects.Deref(from.APIGroup) == snapshotv1.GroupName {
+		if from.Namespace != nil && *from.Namespace != claim.Namespace {
+			return ""
+		}
+		return from.Name
+	}
+	if from := claim.Spec.DataSource; from != nil && from.Kind == kind && objects.Deref(from.APIGroup) == snapshotv1.GroupName {
+		return from.Name
+	}
+	return ""
+}
+
+// timeOf returns a time in the nanoseconds since 1970 that a content has; nil is the zero time.
+func timeOf(nanoseconds *int64) time.Time {
+	if nanoseconds == nil {
+		return time.Time{}
+	}
+	return time.Unix(0, *nanoseconds)
+}
+
+// object names an object in errors of calls.
+func object(kind, name string) string { return fmt.Sprintf("%s %q", kind, name) }

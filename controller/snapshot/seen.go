@@ -1,0 +1,205 @@
+package snapshot
+
+import (
+	"context"
+	"sync"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/internal/work"
+	"github.com/volumekit/volumekit/store"
+)
+
+// The kinds of items.
+const (
+	workSnapshot     work.Kind = "snapshot"
+	workContent      work.Kind = "content of a snapshot"
+	workGroup        work.Kind = "group of snapshots"
+	workGroupContent work.Kind = "content of a group"
+	workClaim        work.Kind = "claim of a snapshot"
+)
+
+// seen is what was last seen of the store.
+type seen struct {
+	snapshots     *store.Mirror[*snapshotv1.VolumeSnapshot]
+	contents      *store.Mirror[*snapshotv1.VolumeSnapshotContent]
+	classes       *store.Mirror[*snapshotv1.VolumeSnapshotClass]
+	groups        *store.Mirror[*groupv1.VolumeGroupSnapshot]
+	groupContents *store.Mirror[*groupv1.VolumeGroupSnapshotContent]
+	groupClasses  *store.Mirror[*groupv1.VolumeGroupSnapshotClass]
+	claims        *store.Mirror[*v1.PersistentVolumeClaim]
+	volumes       *store.Mirror[*v1.PersistentVolume]
+
+	// snapshotsOf are the snapshots of a claim, snapshotsIn those of a group, snapshotsBy those that name a content.
+	snapshotsOf *store.Index[*snapshotv1.VolumeSnapshot, types.NamespacedName]
+	snapshotsIn *store.Index[*snapshotv1.VolumeSnapshot, types.NamespacedName]
+	snapshotsBy *store.Index[*snapshotv1.VolumeSnapshot, string]
+	// contentsOf are the contents that name a snapshot.
+	contentsOf *store.Index[*snapshotv1.VolumeSnapshotContent, types.NamespacedName]
+	// groupContentsOf are those that name a group, groupsBy the groups that name a content.
+	groupContentsOf *store.Index[*groupv1.VolumeGroupSnapshotContent, types.NamespacedName]
+	groupsBy        *store.Index[*groupv1.VolumeGroupSnapshot, string]
+}
+
+func newSeen(s store.Store, options store.MirrorOptions) *seen {
+	see := &seen{
+		snapshots:     store.NewMirror[*snapshotv1.VolumeSnapshot](s, options),
+		contents:      store.NewMirror[*snapshotv1.VolumeSnapshotContent](s, options),
+		classes:       store.NewMirror[*snapshotv1.VolumeSnapshotClass](s, options),
+		groups:        store.NewMirror[*groupv1.VolumeGroupSnapshot](s, options),
+		groupContents: store.NewMirror[*groupv1.VolumeGroupSnapshotContent](s, options),
+		groupClasses:  store.NewMirror[*groupv1.VolumeGroupSnapshotClass](s, options),
+		claims:        store.NewMirror[*v1.PersistentVolumeClaim](s, options),
+		volumes:       store.NewMirror[*v1.PersistentVolume](s, options),
+	}
+	see.snapshotsOf = store.NewIndex(see.snapshots, func(snap *snapshotv1.VolumeSnapshot) []types.NamespacedName {
+		return []types.NamespacedName{{Namespace: snap.Namespace, Name: deref(snap.Spec.Source.PersistentVolumeClaimName)}}
+	})
+	see.snapshotsIn = store.NewIndex(see.snapshots, func(snap *snapshotv1.VolumeSnapshot) []types.NamespacedName {
+		return []types.NamespacedName{{Namespace: snap.Namespace, Name: groupOwner(snap).Name}}
+	})
+	see.snapshotsBy = store.NewIndex(see.snapshots, func(snap *snapshotv1.VolumeSnapshot) []string { return []string{contentNamed(snap)} })
+	see.contentsOf = store.NewIndex(see.contents, func(content *snapshotv1.VolumeSnapshotContent) []types.NamespacedName {
+		return []types.NamespacedName{nameIn(content.Spec.VolumeSnapshotRef)}
+	})
+	see.groupContentsOf = store.NewIndex(see.groupContents, func(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
+		return []types.NamespacedName{nameIn(content.Spec.VolumeGroupSnapshotRef)}
+	})
+	see.groupsBy = store.NewIndex(see.groups, func(group *groupv1.VolumeGroupSnapshot) []string { return []string{groupContentNamed(group)} })
+	return see
+}
+
+// follow starts the goroutines that read the store.
+func (c *Controller) follow(ctx context.Context, feeds *sync.WaitGroup) {
+	feeds.Go(func() { c.seen.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.seen.groupClasses.Follow(ctx, c.groupClassChanged) })
+	feeds.Go(func() { c.seen.volumes.Follow(ctx, c.volumeChanged) })
+	feeds.Go(func() { c.seen.claims.Follow(ctx, c.claimChanged) })
+	feeds.Go(func() { c.seen.contents.Follow(ctx, c.contentChanged) })
+	feeds.Go(func() { c.seen.groupContents.Follow(ctx, c.groupContentChanged) })
+	feeds.Go(func() { c.seen.snapshots.Follow(ctx, c.snapshotChanged) })
+	feeds.Go(func() { c.seen.groups.Follow(ctx, c.groupChanged) })
+}
+
+// synced waits until everything has been listed once, and reports whether that was before ctx ended.
+func (s *seen) synced(ctx context.Context) bool {
+	return s.classes.WaitSynced(ctx) && s.groupClasses.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) && s.claims.WaitSynced(ctx) &&
+		s.contents.WaitSynced(ctx) && s.groupContents.WaitSynced(ctx) && s.snapshots.WaitSynced(ctx) && s.groups.WaitSynced(ctx)
+}
+
+// What follows wakes the items that depend on a changed object.
+
+func (c *Controller) snapshotChanged(snap *snapshotv1.VolumeSnapshot) {
+	c.queue.Add(workSnapshot, store.NameOf(snap))
+	for _, content := range c.seen.contentsOf.Get(store.NameOf(snap)) {
+		c.queue.Add(workContent, store.NameOf(content))
+	}
+	if name := deref(snap.Spec.Source.PersistentVolumeClaimName); name != "" {
+		c.queue.Add(workClaim, types.NamespacedName{Namespace: snap.Namespace, Name: name})
+	}
+	if group := groupOwner(snap).Name; group != "" {
+		c.queue.Add(workGroup, types.NamespacedName{Namespace: snap.Namespace, Name: group})
+	}
+}
+
+func (c *Controller) contentChanged(content *snapshotv1.VolumeSnapshotContent) {
+	c.queue.Add(workContent, store.NameOf(content))
+	c.queue.Add(workSnapshot, nameIn(content.Spec.VolumeSnapshotRef))
+	for _, snap := range c.seen.snapshotsBy.Get(content.Name) {
+		c.queue.Add(workSnapshot, store.NameOf(snap))
+	}
+}
+
+// classChanged wakes every snapshot that has no content yet, and every content that has no snapshot yet: they may wait for the class.
+func (c *Controller) classChanged(*snapshotv1.VolumeSnapshotClass) {
+	for _, snap := range c.seen.snapshots.All() {
+		if boundTo(snap) == "" {
+			c.queue.Add(workSnapshot, store.NameOf(snap))
+		}
+	}
+	for _, content := range c.seen.contents.All() {
+		if handleOf(content) == "" {
+			c.queue.Add(workContent, store.NameOf(content))
+		}
+	}
+}
+
+func (c *Controller) groupClassChanged(*groupv1.VolumeGroupSnapshotClass) {
+	c.wakeUnboundGroups("")
+	for _, content := range c.seen.groupContents.All() {
+		if groupHandleOf(content) == "" {
+			c.queue.Add(workGroupContent, store.NameOf(content))
+		}
+	}
+}
+
+// wakeUnboundGroups wakes the groups of a namespace that have no content yet; "" means all.
+func (c *Controller) wakeUnboundGroups(namespace string) {
+	for _, group := range c.seen.groups.All() {
+		if groupBoundTo(group) == "" && (namespace == "" || namespace == group.Namespace) {
+			c.queue.Add(workGroup, store.NameOf(group))
+		}
+	}
+}
+
+func (c *Controller) groupChanged(group *groupv1.VolumeGroupSnapshot) {
+	c.queue.Add(workGroup, store.NameOf(group))
+	for _, content := range c.seen.groupContentsOf.Get(store.NameOf(group)) {
+		c.queue.Add(workGroupContent, store.NameOf(content))
+		for _, claim := range c.claimsOf(content) {
+			c.queue.Add(workClaim, claim)
+		}
+	}
+	for _, snap := range c.seen.snapshotsIn.Get(store.NameOf(group)) {
+		c.queue.Add(workSnapshot, store.NameOf(snap))
+	}
+}
+
+func (c *Controller) groupContentChanged(content *groupv1.VolumeGroupSnapshotContent) {
+	c.queue.Add(workGroupContent, store.NameOf(content))
+	c.queue.Add(workGroup, nameIn(content.Spec.VolumeGroupSnapshotRef))
+	for _, group := range c.seen.groupsBy.Get(content.Name) {
+		c.queue.Add(workGroup, store.NameOf(group))
+	}
+	for _, claim := range c.claimsOf(content) {
+		c.queue.Add(workClaim, claim)
+	}
+}
+
+// claimsOf returns the claims whose volumes a content of a group is made of, as far as they are known.
+func (c *Controller) claimsOf(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
+	var claims []types.NamespacedName
+	for _, name := range sourceVolumes(content) {
+		if pv, ok := c.seen.volumes.Get(types.NamespacedName{Name: name}); ok && pv.Spec.ClaimRef != nil {
+			claims = append(claims, nameIn(*pv.Spec.ClaimRef))
+		}
+	}
+	return claims
+}
+
+func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
+	name := store.NameOf(claim)
+	if has(claim, FinalizerSourceClaim) {
+		c.queue.Add(workClaim, name)
+	}
+	for _, snap := range c.seen.snapshotsOf.Get(name) {
+		c.queue.Add(workSnapshot, store.NameOf(snap))
+	}
+	if restored := snapshotNamed(claim); restored != "" {
+		c.queue.Add(workSnapshot, types.NamespacedName{Namespace: claim.Namespace, Name: restored})
+	}
+	c.wakeUnboundGroups(claim.Namespace)
+}
+
+func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+	if pv.Spec.ClaimRef == nil {
+		return
+	}
+	for _, snap := range c.seen.snapshotsOf.Get(nameIn(*pv.Spec.ClaimRef)) {
+		c.queue.Add(workSnapshot, store.NameOf(snap))
+	}
+	c.wakeUnboundGroups(pv.Spec.ClaimRef.Namespace)
+}
