@@ -247,7 +247,8 @@ func (c *Controller) contentDies(ctx context.Context, item work.Item, content *s
 	if err != nil || bound {
 		return err
 	}
-	if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete && !isMember(content) {
+	mayExist := handleOf(content) != "" || isMarked(content, AnnBeingCreated)
+	if mayExist && content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete && !isMember(content) {
 		if err := c.queue.CheckBackoff(item, content.UID); err != nil {
 			return err
 		}
@@ -283,9 +284,6 @@ func (c *Controller) isHeld(ctx context.Context, content *snapshotv1.VolumeSnaps
 // make it once more, which returns the handle.
 func (c *Controller) deleteSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
 	if handleOf(content) == "" {
-		if !isMarked(content, AnnBeingCreated) {
-			return content, nil // No plugin was called.
-		}
 		found, err := c.findSnapshot(ctx, content)
 		if err != nil {
 			return content, err

@@ -20,15 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
-	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
-
-// noMounts is the mounter of a plugin that mounts nothing here.
-type noMounts struct{ mount.Interface }
-
-func (noMounts) IsMountPoint(context.Context, string) (bool, error) { return false, nil }
 
 // world is a store, a plugin and controllers on them. It lives in a bubble of synctest.
 type world struct {
@@ -48,7 +42,7 @@ func inWorld(t *testing.T, options fake.PluginOptions, objects objectList, test 
 		require.NoError(t, err)
 		kinds, err := store.NewKindTable(Kinds()...)
 		require.NoError(t, err)
-		options.Mounter = noMounts{}
+		options.Mounter = fake.NewMounter(fake.MounterOptions{})
 		w := &world{
 			t: t, store: store.NewMemory(store.MemoryOptions{Kinds: kinds}), plugin: fake.NewPlugin(options),
 			plugins: volume.NewVolumePluginMgr(host), events: &fake.Recorder{},

@@ -219,7 +219,8 @@ func (c *Controller) groupContentDies(ctx context.Context, item work.Item, conte
 	if err != nil || held {
 		return err
 	}
-	if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
+	mayExist := groupHandleOf(content) != "" || isMarked(content, AnnGroupBeingCreated)
+	if mayExist && content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
 		if err := c.queue.CheckBackoff(item, content.UID); err != nil {
 			return err
 		}
@@ -254,9 +255,6 @@ func (c *Controller) deleteGroup(ctx context.Context, content *groupv1.VolumeGro
 		return content, err
 	}
 	if groupHandleOf(content) == "" {
-		if !isMarked(content, AnnGroupBeingCreated) {
-			return content, nil // No plugin was called.
-		}
 		options, err := c.groupOrderOf(ctx, content)
 		var made volume.GroupSnapshot
 		if err == nil {
