@@ -20,11 +20,11 @@ var named = regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`")
 func TestEveryTestThatTheAcceptancePageNamesIsThere(t *testing.T) {
 	page := pageWithTests(t, "acceptance.md")
 	rows := map[string]int{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([AMNKCXUSTVDPIO])\d+ \|.*$`).FindAllStringSubmatch(page, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([AMNKCXUSTVDPIOZ])\d+ \|.*$`).FindAllStringSubmatch(page, -1) {
 		rows[row[1]]++
 		assert.Regexp(t, named, row[0], "a line without a test")
 	}
-	assert.Equal(t, map[string]int{"A": 18, "M": 15, "N": 29, "K": 37, "C": 37, "U": 11, "S": 8, "T": 4, "V": 15, "X": 46, "D": 29, "P": 16, "I": 8, "O": 9}, rows)
+	assert.Equal(t, map[string]int{"A": 18, "M": 15, "N": 29, "K": 37, "C": 37, "U": 11, "S": 8, "T": 4, "V": 15, "X": 46, "D": 29, "P": 16, "I": 8, "O": 9, "Z": 5}, rows)
 }
 
 // TestEveryPromiseToPluginsIsHeldByATest; what plugins promise is held by package volumetest.
@@ -68,6 +68,22 @@ func TestEveryRowThatThePageOfSchedulingNumbersIsThere(t *testing.T) {
 			assert.Regexp(t, `"`+row[1]+` `, whole)
 		}
 	}
+	for _, test := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(page), -1) {
+		assert.Contains(t, sources, test[1])
+	}
+}
+
+// TestEveryRowThatThePageOfSnapshotsNumbersIsThere, in one of the tests that it names, and the reverse.
+func TestEveryRowThatThePageOfSnapshotsNumbersIsThere(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("docs", "snapshots.md"))
+	require.NoError(t, err)
+	sources := sourceOfTests(t, "controller/snapshot")
+	whole := strings.Join(slices.Collect(maps.Values(sources)), "")
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| ([^|]*) \|`).FindAllStringSubmatch(string(page), -1)
+	for _, row := range rows {
+		assert.Contains(t, whole, `"`+row[1]+" "+row[2]+`"`)
+	}
+	assert.Len(t, regexp.MustCompile(`\{"\d+ `).FindAllString(whole, -1), len(rows))
 	for _, test := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(page), -1) {
 		assert.Contains(t, sources, test[1])
 	}

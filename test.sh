@@ -130,7 +130,7 @@ check_vet() {
 }
 
 # Modules of their own, as those of somebody else are: what they need is no burden of the library.
-modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus bridge/otel bridge/inspect/browsertest examples/cluster examples/csidriver)
+modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver)
 
 check_lint() {
   step "golangci-lint"

@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.6.0
 	github.com/stretchr/testify v1.12.1
-	github.com/volumekit/volumekit v0.0.0-00010101000000-000000000000
+	github.com/volumekit/volumekit v0.0.0
 	k8s.io/api v0.36.1
 	k8s.io/apimachinery v0.36.1
 )
