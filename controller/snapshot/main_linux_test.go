@@ -1,0 +1,9 @@
+package snapshot
+
+import (
+	"testing"
+
+	"github.com/volumekit/volumekit/mount/mounttest"
+)
+
+func TestMain(m *testing.M) { mounttest.Main(m) }
