@@ -37,6 +37,8 @@ type seen struct {
 	snapshotsOf *store.Index[*snapshotv1.VolumeSnapshot, types.NamespacedName]
 	snapshotsIn *store.Index[*snapshotv1.VolumeSnapshot, types.NamespacedName]
 	snapshotsBy *store.Index[*snapshotv1.VolumeSnapshot, string]
+	// protected are the claims of a namespace whose volumes are, or were, being snapshotted.
+	protected *store.Index[*v1.PersistentVolumeClaim, string]
 	// contentsOf are the contents that name a snapshot.
 	contentsOf *store.Index[*snapshotv1.VolumeSnapshotContent, types.NamespacedName]
 	// groupContentsOf are those that name a group, groupsBy the groups that name a content.
@@ -64,6 +66,12 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 	see.snapshotsBy = store.NewIndex(see.snapshots, func(snap *snapshotv1.VolumeSnapshot) []string { return []string{contentNamed(snap)} })
 	see.contentsOf = store.NewIndex(see.contents, func(content *snapshotv1.VolumeSnapshotContent) []types.NamespacedName {
 		return []types.NamespacedName{nameIn(content.Spec.VolumeSnapshotRef)}
+	})
+	see.protected = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []string {
+		if !has(claim, FinalizerSourceClaim) {
+			return nil
+		}
+		return []string{claim.Namespace}
 	})
 	see.groupContentsOf = store.NewIndex(see.groupContents, func(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
 		return []types.NamespacedName{nameIn(content.Spec.VolumeGroupSnapshotRef)}
@@ -149,9 +157,9 @@ func (c *Controller) groupChanged(group *groupv1.VolumeGroupSnapshot) {
 	c.queue.Add(workGroup, store.NameOf(group))
 	for _, content := range c.seen.groupContentsOf.Get(store.NameOf(group)) {
 		c.queue.Add(workGroupContent, store.NameOf(content))
-		for _, claim := range c.claimsOf(content) {
-			c.queue.Add(workClaim, claim)
-		}
+	}
+	for _, claim := range c.seen.protected.Get(group.Namespace) { // Also those of a group that has no content yet, or never had.
+		c.queue.Add(workClaim, store.NameOf(claim))
 	}
 	for _, snap := range c.seen.snapshotsIn.Get(store.NameOf(group)) {
 		c.queue.Add(workSnapshot, store.NameOf(snap))
