@@ -139,11 +139,6 @@ func (a *ActualStateOfWorld) GetAttachedVolumes() []AttachedVolume {
 	return a.rows(func(*knownVolume) bool { return true })
 }
 
-// GetGloballyMountedVolumes returns the volumes that are staged for certain, by name.
-func (a *ActualStateOfWorld) GetGloballyMountedVolumes() []AttachedVolume {
-	return a.rows(func(v *knownVolume) bool { return v.device == operationexecutor.DeviceGloballyMounted })
-}
-
 // GetUnmountedVolumes returns the volumes that are not, and may not be, set up for any pod, by name.
 func (a *ActualStateOfWorld) GetUnmountedVolumes() []AttachedVolume {
 	return a.rows(func(v *knownVolume) bool { return len(v.mounts) == 0 })
@@ -173,8 +168,8 @@ func (a *ActualStateOfWorld) GetVolumeNames() []v1.UniqueVolumeName {
 	return slices.Sorted(maps.Keys(a.volumes))
 }
 
-// GetAttachableVolumeNames returns the names of the volumes that are, or may be, attached and must be detached, sorted.
-func (a *ActualStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
+// attachableVolumeNames returns the names of the volumes that are, or may be, attached and must be detached, sorted.
+func (a *ActualStateOfWorld) attachableVolumeNames() []v1.UniqueVolumeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return rows.KeysOf(a.volumes, func(v *knownVolume) bool { return v.plugin.attachable })

@@ -156,8 +156,8 @@ func (d *DesiredStateOfWorld) GetVolumeNamesOfPlugin(pluginName string) []v1.Uni
 	return d.namesOf(func(v *wantedVolume) bool { return v.plugin.name == pluginName })
 }
 
-// GetAttachableVolumeNames returns the names of the volumes that pods want and that must be attached, sorted.
-func (d *DesiredStateOfWorld) GetAttachableVolumeNames() []v1.UniqueVolumeName {
+// attachableVolumeNames returns the names of the volumes that pods want and that must be attached, sorted.
+func (d *DesiredStateOfWorld) attachableVolumeNames() []v1.UniqueVolumeName {
 	return d.namesOf(func(v *wantedVolume) bool { return v.plugin.attachable })
 }
 

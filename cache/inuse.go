@@ -13,10 +13,10 @@ import (
 //
 // A volume that is used during the whole call is listed, even if it passes from one state to the other meanwhile.
 func VolumesInUse(desired *DesiredStateOfWorld, actual *ActualStateOfWorld) []v1.UniqueVolumeName {
-	names := desired.GetAttachableVolumeNames()
-	names = append(names, actual.GetAttachableVolumeNames()...)
+	names := desired.attachableVolumeNames()
+	names = append(names, actual.attachableVolumeNames()...)
 	// Again: a volume may have passed from the actual state to the desired one between the two reads.
-	names = append(names, desired.GetAttachableVolumeNames()...)
+	names = append(names, desired.attachableVolumeNames()...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 // TestAFilesystemThatHasFailedIsNoticedByItself, without a measurement, a resync or another pod.
@@ -40,7 +41,7 @@ func TestAFilesystemThatHasFailedIsNoticedByItself(t *testing.T) {
 			c.fail(t, n, path)
 			s := n.until(n.pod, has(c.reason))
 			assert.Equal(t, PhaseMounted, s.Phase, "its pod is not taken from it")
-			assert.NotZero(t, n.events.count(EventVolumeConditionAbnormal))
+			assert.NotZero(t, n.events.count(health.EventAbnormal))
 			n.remove(n.pod)
 			assert.NoDirExists(t, path)
 		})

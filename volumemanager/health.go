@@ -28,13 +28,6 @@ const (
 	ReasonDataLost           = health.DataLost           // data that was written may be lost
 )
 
-// These are the reasons of events about conditions: the reason that Kubernetes uses, and one for a volume that has no
-// condition any more.
-const (
-	EventVolumeConditionAbnormal = health.EventAbnormal
-	EventVolumeConditionNormal   = health.EventNormal
-)
-
 // Condition is a fault of a volume, or a fact worth knowing.
 type Condition struct {
 	volume.HealthCondition

@@ -21,6 +21,7 @@ import (
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 // deviceNode is a node with a volume on a device of its own, whose image lies on a small filesystem.
@@ -105,7 +106,7 @@ func TestDataThatMayBeLostIsToldOf(t *testing.T) {
 			require.Len(t, lost, 1)
 			assert.Equal(t, n.pod.UID, lost[0].PodUID)
 			require.Error(t, lost[0].Err)
-			assert.Equal(t, 1, n.events.count(EventVolumeConditionAbnormal))
+			assert.Equal(t, 1, n.events.count(health.EventAbnormal))
 		})
 	}
 }
@@ -117,7 +118,7 @@ func TestNothingIsToldOfDataThatWasWritten(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(path, "f"), []byte("precious"), 0o600))
 	n.remove(n.pod)
 	assert.Empty(t, n.m.Status().LostData)
-	assert.Zero(t, n.events.count(EventVolumeConditionAbnormal))
+	assert.Zero(t, n.events.count(health.EventAbnormal))
 }
 
 // TestFilesystemThatWasShutDownIsNoticed at the next measurement, also where filesystems are not looked at.
@@ -206,7 +207,7 @@ func TestATeardownThatIsCancelledIsNoLoss(t *testing.T) {
 	<-slow.began
 	cancel()
 	assert.Empty(t, m.Status().LostData)
-	assert.Zero(t, n.events.count(EventVolumeConditionAbnormal))
+	assert.Zero(t, n.events.count(health.EventAbnormal))
 	assert.FileExists(t, filepath.Join(path, "f"), "it is still mounted")
 
 	n.options.Mounter = n.mounter

@@ -219,7 +219,7 @@ func TestWaitSaysWhyAPodIsNotReady(t *testing.T) {
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		began := time.Now()
 		err := m.WaitForAttachAndMount(t.Context(), pod)
-		assert.Equal(t, DefaultWaitTimeout, time.Since(began))
+		assert.Equal(t, defaultWaitTimeout, time.Since(began))
 
 		var notReady *volume.NotReadyError
 		require.ErrorAs(t, err, &notReady)

@@ -200,5 +200,5 @@ func TestSlowDeviceIsOnlySlow(t *testing.T) {
 	n.remove(n.pod)
 	assert.NoDirExists(t, path)
 	assert.Empty(t, n.m.Status().LostData)
-	assert.Zero(t, n.events.count(EventVolumeConditionAbnormal))
+	assert.Zero(t, n.events.count(health.EventAbnormal))
 }

@@ -20,12 +20,12 @@ import (
 
 // These are the defaults of [Options].
 const (
-	// DefaultWaitTimeout bounds a wait for a pod's volumes. Kubelet waits as long.
-	DefaultWaitTimeout = 2*time.Minute + 3*time.Second
-	// DefaultResync is the mean time between two checks of every volume.
-	DefaultResync = 10 * time.Minute
-	// DefaultFilesystemLook is the time between two checks of a filesystem on a block device.
-	DefaultFilesystemLook = 30 * time.Second
+	// defaultWaitTimeout bounds a wait for a pod's volumes. Kubelet waits as long.
+	defaultWaitTimeout = 2*time.Minute + 3*time.Second
+	// defaultResync is the mean time between two checks of every volume.
+	defaultResync = 10 * time.Minute
+	// defaultFilesystemLook is the time between two checks of a filesystem on a block device.
+	defaultFilesystemLook = 30 * time.Second
 )
 
 // Options configures a manager. The zero value is the safest: the manager keeps records below the root, locks the root, and
@@ -104,15 +104,15 @@ type Options struct {
 	Orphans OrphanPolicy
 
 	// Resync is the mean time between two checks of every volume, which find changes without an event. Each interval is
-	// jittered by a tenth. Zero means [DefaultResync]; less than zero turns the checks off.
+	// jittered by a tenth. Zero means ten minutes; less than zero turns the checks off.
 	Resync time.Duration
 	// FilesystemLook is the time between two checks of each filesystem on a block device that a volume has: the kernel
 	// reports no event when one fails. A check costs some system calls and reads nothing from the device; without such
 	// volumes there are none. If an ext4 has new complaints, the manager syncs it to find out whether a write has failed.
-	// Other filesystems are synced at the resync and at the teardown. Zero means [DefaultFilesystemLook]; less than zero
+	// Other filesystems are synced at the resync and at the teardown. Zero means 30 seconds; less than zero
 	// turns the checks off.
 	FilesystemLook time.Duration
-	// WaitTimeout bounds a wait whose context has no deadline. Zero means [DefaultWaitTimeout].
+	// WaitTimeout bounds a wait whose context has no deadline. Zero means two minutes and three seconds, as kubelet waits.
 	WaitTimeout time.Duration
 	// Backoff is how long an operation waits after a failure. The zero value is that of Kubernetes: half a second, doubled
 	// each time, at most two minutes and two seconds.
@@ -161,13 +161,13 @@ func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Resync == 0 {
-		o.Resync = DefaultResync
+		o.Resync = defaultResync
 	}
 	if o.FilesystemLook == 0 {
-		o.FilesystemLook = DefaultFilesystemLook
+		o.FilesystemLook = defaultFilesystemLook
 	}
 	if o.WaitTimeout == 0 {
-		o.WaitTimeout = DefaultWaitTimeout
+		o.WaitTimeout = defaultWaitTimeout
 	}
 	if o.BlockMapper == nil {
 		o.BlockMapper = NewDeviceMapper(blockmap.New(blockmap.Options{Mounter: binder}))

@@ -128,7 +128,7 @@ func TestAProgramThatForgetsCallsIsTold(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		var log strings.Builder
 		o := withRecords(t)
-		o.Resync = DefaultResync
+		o.Resync = defaultResync
 		o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		w := newWorld(t, o)
 		pod := podOf("web", "-scratch")
@@ -138,13 +138,13 @@ func TestAProgramThatForgetsCallsIsTold(t *testing.T) {
 		assert.NotContains(t, log.String(), "Stop", "the pod was not removed")
 
 		m := w.start()
-		pass(DefaultResync + DefaultResync/5)
+		pass(defaultResync + defaultResync/5)
 		assert.Contains(t, log.String(), "PodsComplete")
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
 		m.PodsComplete()
 		log.Reset()
-		pass(DefaultResync + DefaultResync/5)
+		pass(defaultResync + defaultResync/5)
 		assert.Empty(t, log.String())
 
 		w.plugin.Inject(fake.MethodTearDown, fake.Fail(volume.Transient(errStore)))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 func TestStatsOfHungStorageAreTheLastOnesWithTheirAge(t *testing.T) {
@@ -96,7 +97,7 @@ func TestDeadServerIsNoticedAtStatsAndAtTheResync(t *testing.T) {
 			s := n.until(pod, has(ReasonUnreachable))
 			require.ErrorIs(t, s.Conditions[0].Err, unix.ENOTCONN)
 			assert.Equal(t, PhaseMounted, s.Phase)
-			assert.Equal(t, 1, n.events.count(EventVolumeConditionAbnormal))
+			assert.Equal(t, 1, n.events.count(health.EventAbnormal))
 			n.remove(pod)
 			assert.NoDirExists(t, path)
 		})

@@ -360,7 +360,7 @@ func TestWaitForAllPodsUnmount(t *testing.T) {
 		require.NoError(t, m.RemovePod(last.UID))
 		began := time.Now()
 		err := m.WaitForAllPodsUnmount(t.Context(), append(pods, podOf("never-here")))
-		assert.Equal(t, DefaultWaitTimeout, time.Since(began), "one time for all of them")
+		assert.Equal(t, defaultWaitTimeout, time.Since(began), "one time for all of them")
 		var notReady *volume.NotReadyError
 		require.ErrorAs(t, err, &notReady)
 		assert.Equal(t, 2, strings.Count(err.Error(), "are not gone"), "each of them is named")

@@ -21,6 +21,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/changes"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 // eventLog keeps events.
@@ -207,8 +208,8 @@ func TestForeignUnmountIsNoticedAndTheVolumeIsSetUpAgain(t *testing.T) {
 		found, err := n.mounter.Lookup(t.Context(), path)
 		return isWell(s) && err == nil && found.UniqueID != first
 	})
-	assert.Equal(t, 1, n.events.count(EventVolumeConditionAbnormal))
-	assert.Equal(t, 1, n.events.count(EventVolumeConditionNormal))
+	assert.Equal(t, 1, n.events.count(health.EventAbnormal))
+	assert.Equal(t, 1, n.events.count(health.EventNormal))
 	n.remove(pod)
 	assert.NoDirExists(t, path)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// AnnPlacing marks a claim for which a scheduler has chosen a node. Its value is the node, and the version of the claim at
+// annPlacing marks a claim for which a scheduler has chosen a node. Its value is the node, and the version of the claim at
 // the choice. If two schedulers place one pod, both write it, and the store refuses the second write.
-const AnnPlacing = "volumekit.io/placing"
+const annPlacing = "volumekit.io/placing"
 
 // ErrPodGone says that the pod whose claims are being bound is gone.
 var ErrPodGone = errors.New("the pod is gone")
@@ -154,7 +154,7 @@ func (r *Reservation) writing(c *choice) (writing, error) {
 	c.claimBefore = claim.ResourceVersion
 	var w writing
 	w.fence = claim.DeepCopy()
-	metav1.SetMetaDataAnnotation(&w.fence.ObjectMeta, AnnPlacing, r.node+"@"+claim.ResourceVersion)
+	metav1.SetMetaDataAnnotation(&w.fence.ObjectMeta, annPlacing, r.node+"@"+claim.ResourceVersion)
 	if c.volume == "" {
 		if claim.Annotations[objects.AnnSelectedNode] != r.node {
 			w.selected = w.fence.DeepCopy()
@@ -175,7 +175,7 @@ func (r *Reservation) writing(c *choice) (writing, error) {
 
 // placedSince returns the node that another choice gave the claim since this one, "" for none.
 func (c *choice) placedSince(claim *v1.PersistentVolumeClaim) string {
-	if placing := claim.Annotations[AnnPlacing]; placing != c.placing {
+	if placing := claim.Annotations[annPlacing]; placing != c.placing {
 		node, _, _ := strings.Cut(placing, "@")
 		return node
 	}
@@ -286,7 +286,7 @@ func (r *Reservation) checkMarks(fenced []*v1.PersistentVolumeClaim) error {
 		switch {
 		case now == nil || now.UID != ours.UID:
 			return placeAnew("claim %q is gone", store.NameOf(ours))
-		case now.Annotations[AnnPlacing] != ours.Annotations[AnnPlacing]:
+		case now.Annotations[annPlacing] != ours.Annotations[annPlacing]:
 			return placeAnew("claim %q was placed by another scheduler", store.NameOf(ours))
 		}
 	}

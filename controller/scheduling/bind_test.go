@@ -230,7 +230,7 @@ func TestReserveAndBind(t *testing.T) {
 		}},
 		{"47 all bound", bound("data", "v"), func(w *world) {
 			require.NoError(w.t, w.reserve(newPod("p", "data"), "node-1").Bind(w.t.Context()))
-			require.NotContains(w.t, w.claim("data").Annotations, AnnPlacing)
+			require.NotContains(w.t, w.claim("data").Annotations, annPlacing)
 		}},
 		{"48 nothing to bind", nil, func(w *world) {
 			require.NoError(w.t, w.reserve(newPod("p"), "node-1").Bind(w.t.Context()))

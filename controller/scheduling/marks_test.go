@@ -183,7 +183,7 @@ func TestBindWritesNothingForWhatIsGone(t *testing.T) {
 				r := w.reserve(p, "node-1")
 				tt.change(w)
 				require.ErrorIs(w.t, w.bind(w.t.Context(), r).end(), tt.err)
-				require.NotContains(w.t, w.claim("a").Annotations, AnnPlacing)
+				require.NotContains(w.t, w.claim("a").Annotations, annPlacing)
 				require.Nil(w.t, w.volume("a1").Spec.ClaimRef)
 				r.Release()
 			})

@@ -114,7 +114,7 @@ func (p *placing) choicesAt(i int) []choice {
 		if n.bound {
 			continue
 		}
-		c := choice{name: n.name, uid: n.claim.UID, placing: n.claim.Annotations[AnnPlacing], selected: n.claim.Annotations[objects.AnnSelectedNode]}
+		c := choice{name: n.name, uid: n.claim.UID, placing: n.claim.Annotations[annPlacing], selected: n.claim.Annotations[objects.AnnSelectedNode]}
 		if v := p.choices[at][i]; v.pvState != nil {
 			c.volume, c.pvUID = v.object.Name, v.object.UID
 		}

@@ -13,11 +13,11 @@ const (
 	maxName = 4095
 )
 
-// CheckElement refuses what cannot be one element of a name: what is empty, ".", "..", holds a slash or a NUL, or is longer
+// checkElement refuses what cannot be one element of a name: what is empty, ".", "..", holds a slash or a NUL, or is longer
 // than 255 bytes. A backslash is an ordinary character of Linux; it is refused where those who take it for a slash, such as
 // other clients of a shared server, would read an element "..". The error matches [ErrInvalid], and for ".." in either
 // reading [ErrEscapes], too.
-func CheckElement(element string) error {
+func checkElement(element string) error {
 	switch {
 	case element == "":
 		return fmt.Errorf("an empty element: %w", ErrInvalid)
@@ -42,14 +42,14 @@ func hasDotDot(element string) bool {
 	return false
 }
 
-// CheckName refuses what is no name: elements that pass [CheckElement], joined by single slashes, without one at either
+// CheckName refuses what is no name: elements that pass [checkElement], joined by single slashes, without one at either
 // end, 4095 bytes at most. The error matches [ErrInvalid].
 func CheckName(name string) error {
 	if len(name) > maxName {
 		return fmt.Errorf("%d bytes, and not %d at most: %w", len(name), maxName, ErrInvalid)
 	}
 	for element := range strings.SplitSeq(name, "/") {
-		if err := CheckElement(element); err != nil {
+		if err := checkElement(element); err != nil {
 			return err
 		}
 	}

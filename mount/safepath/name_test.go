@@ -29,7 +29,7 @@ func TestNamesThatLeadElsewhereAreRefused(t *testing.T) {
 	for _, name := range accepted {
 		require.NoError(t, CheckName(name), "%q", name)
 	}
-	require.ErrorIs(t, CheckElement("a/b"), ErrInvalid)
+	require.ErrorIs(t, checkElement("a/b"), ErrInvalid)
 	require.ErrorIs(t, CheckName("a/../b"), ErrEscapes)
 	require.NotErrorIs(t, CheckName("a//b"), ErrEscapes)
 }
@@ -58,7 +58,7 @@ func FuzzElement(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, element string) {
-		if CheckElement(element) != nil {
+		if checkElement(element) != nil {
 			return
 		}
 		joined := path.Join("/root/of/all", element)

@@ -57,7 +57,7 @@ func checkApart(ctx context.Context, dir *Root, apart []string) error {
 // checkSource checks a directory in the volume, too: what is mounted in the volume may be what the volume must not be. A file
 // holds nothing, and lies in the volume.
 func (s *Subpaths) checkSource(ctx context.Context, src *os.File, sub Subpath) error {
-	dir, err := FromFile(src, Options{Mounter: s.mounter, Without: s.without, calls: s.calls})
+	dir, err := fromFile(src, Options{Mounter: s.mounter, Without: s.without, calls: s.calls})
 	var kind *KindError
 	if errors.As(err, &kind) {
 		return nil

@@ -58,9 +58,9 @@ func Open(ctx context.Context, hostPath string, options Options) (*Root, error) 
 	return r, nil
 }
 
-// FromFile makes a root of an open directory, which may be open without access (O_PATH). The root has a descriptor of its
+// fromFile makes a root of an open directory, which may be open without access (O_PATH). The root has a descriptor of its
 // own; dir stays the caller's. Its name (os.File.Name) is used in errors only.
-func FromFile(dir *os.File, options Options) (*Root, error) {
+func fromFile(dir *os.File, options Options) (*Root, error) {
 	r := newRoot(dir.Name(), options)
 	file, err := duplicate(dir)
 	if err != nil {

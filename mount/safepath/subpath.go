@@ -123,7 +123,7 @@ func (s *Subpaths) Prepare(ctx context.Context, sub Subpath) (string, error) {
 func (s *Subpaths) CleanContainer(ctx context.Context, owner Owner, options mount.UnmountOptions) error {
 	err := owner.check()
 	if err == nil {
-		err = CheckElement(owner.ContainerName)
+		err = checkElement(owner.ContainerName)
 	}
 	if err == nil {
 		err = s.clean(ctx, owner, options)
@@ -168,7 +168,7 @@ func (o Owner) check() error {
 	if err := checkPodDir(o.PodDir); err != nil {
 		return err
 	}
-	if err := CheckElement(o.VolumeName); err != nil {
+	if err := checkElement(o.VolumeName); err != nil {
 		return fmt.Errorf("the volume's name: %w", err)
 	}
 	return nil
@@ -186,7 +186,7 @@ func (s Subpath) check() (string, error) {
 	if err := s.Owner.check(); err != nil {
 		return "", err
 	}
-	if err := CheckElement(s.ContainerName); err != nil {
+	if err := checkElement(s.ContainerName); err != nil {
 		return "", fmt.Errorf("the container's name: %w", err)
 	}
 	if s.VolumeMountIndex < 0 || s.Recursive {

@@ -12,9 +12,9 @@ import (
 	"github.com/volumekit/volumekit/volume/ownership"
 )
 
-// EventAlreadyMounted is the reason of the event that says that a pod's fsGroup was not applied, because other pods have the
+// eventAlreadyMounted is the reason of the event that says that a pod's fsGroup was not applied, because other pods have the
 // volume with another group. It is that of Kubernetes.
-const EventAlreadyMounted = "AlreadyMountedVolume"
+const eventAlreadyMounted = "AlreadyMountedVolume"
 
 // own gives the content to the group that the pod asks for, unless other pods have the volume. It works on the staged
 // directory, so that nothing is bound when it fails.
@@ -46,7 +46,7 @@ func (m *mounter) warn(ctx context.Context, staged string, want int64) error {
 		return groupOf(info)
 	})
 	if err == nil && group != want && m.plugin.events != nil {
-		m.plugin.events.Eventf(m.pod, v1.EventTypeWarning, EventAlreadyMounted,
+		m.plugin.events.Eventf(m.pod, v1.EventTypeWarning, eventAlreadyMounted,
 			"volume %q belongs to group %d and other pods use it: fsGroup %d is not applied, and the pod may not be able to use the volume",
 			m.src.name, group, want)
 	}

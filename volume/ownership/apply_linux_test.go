@@ -84,7 +84,7 @@ func TestEveryKindOfFileGetsTheGroupAndTheBits(t *testing.T) {
 			}
 			// Two directories above the deepest file, made with 0755.
 			want.Visited, want.GroupChanged, want.ModeChanged = want.Visited+2, want.GroupChanged+2, want.ModeChanged+2
-			assert.Equal(t, Report{Counts: want, Reason: PolicyAlways, Complete: true}, report)
+			assert.Equal(t, Report{Counts: want, Reason: policyAlways, Complete: true}, report)
 			assert.Equal(t, passwd, fileOf(t, "/etc/passwd"), "what a link leads to")
 		}
 	})
@@ -127,7 +127,7 @@ func TestRootMayBeAFile(t *testing.T) {
 		report := mustApply(t, root, Options{Policy: &onRoot, without: without})
 		assert.Equal(t, file{reg | 0o660, group}, fileOf(t, root))
 		assert.Equal(t, Report{
-			Counts: Counts{Visited: 1, GroupChanged: 1, ModeChanged: 1}, Reason: RootNotDirectory, Complete: true,
+			Counts: Counts{Visited: 1, GroupChanged: 1, ModeChanged: 1}, Reason: rootNotDirectory, Complete: true,
 		}, report)
 	})
 }
@@ -162,22 +162,22 @@ func TestOnRootMismatchSkipsOnlyWhenTheRootIsRight(t *testing.T) {
 		policy   *v1.PodFSGroupChangePolicy
 		want     Reason
 	}{
-		{root: file{dir | 0o2770, group}, policy: &onRoot, want: RootMatches},
-		{root: file{dir | 0o2777, group}, policy: &onRoot, want: RootMatches},
-		{root: file{dir | 0o770, group}, policy: &onRoot, want: RootMode},
-		{root: file{dir | 0o2750, group}, policy: &onRoot, want: RootMode},
-		{root: file{dir | 0o2070, group}, policy: &onRoot, want: RootMode},
-		{root: file{dir | 0o2770, group + 1}, policy: &onRoot, want: RootGroup},
-		{root: file{dir | 0o2550, group}, policy: &onRoot, readOnly: true, want: RootMatches},
-		{root: file{dir | 0o2540, group}, policy: &onRoot, readOnly: true, want: RootMode},
-		{root: file{dir | 0o2770, group}, policy: &always, want: PolicyAlways},
-		{root: file{dir | 0o2770, group}, policy: nil, want: PolicyAlways},
+		{root: file{dir | 0o2770, group}, policy: &onRoot, want: rootMatches},
+		{root: file{dir | 0o2777, group}, policy: &onRoot, want: rootMatches},
+		{root: file{dir | 0o770, group}, policy: &onRoot, want: rootMode},
+		{root: file{dir | 0o2750, group}, policy: &onRoot, want: rootMode},
+		{root: file{dir | 0o2070, group}, policy: &onRoot, want: rootMode},
+		{root: file{dir | 0o2770, group + 1}, policy: &onRoot, want: rootGroup},
+		{root: file{dir | 0o2550, group}, policy: &onRoot, readOnly: true, want: rootMatches},
+		{root: file{dir | 0o2540, group}, policy: &onRoot, readOnly: true, want: rootMode},
+		{root: file{dir | 0o2770, group}, policy: &always, want: policyAlways},
+		{root: file{dir | 0o2770, group}, policy: nil, want: policyAlways},
 	} {
 		root := filepath.Join(t.TempDir(), "root")
 		put(t, filepath.Join(root, "file"), file{reg | 0o600, 0})
 		put(t, root, c.root)
 		report := mustApply(t, root, Options{Policy: c.policy, ReadOnly: c.readOnly})
-		skipped := c.want == RootMatches
+		skipped := c.want == rootMatches
 		assert.Equal(t, c.want, report.Reason, "%o", c.root.mode)
 		assert.Equal(t, skipped, report.Skipped)
 		assert.Equal(t, !skipped, report.Complete)
@@ -195,7 +195,7 @@ func TestWithoutAGroupNothingIsTouched(t *testing.T) {
 	before := fileOf(t, root)
 	report, err := Apply(t.Context(), root, Options{})
 	require.NoError(t, err)
-	assert.Equal(t, Report{Skipped: true, Reason: NoGroup}, report)
+	assert.Equal(t, Report{Skipped: true, Reason: noGroup}, report)
 	assert.Equal(t, before, fileOf(t, root))
 }
 
@@ -266,7 +266,7 @@ func TestWhereAllIsRightNotEvenATimeChanges(t *testing.T) {
 		for path := range before {
 			require.Equal(t, before[path], after[path], path)
 		}
-		assert.Equal(t, Report{Counts: Counts{Visited: 513, Links: 1}, Reason: PolicyAlways, Complete: true}, again)
+		assert.Equal(t, Report{Counts: Counts{Visited: 513, Links: 1}, Reason: policyAlways, Complete: true}, again)
 	})
 }
 
@@ -330,7 +330,7 @@ func TestFailureIsReportedAndLeavesTheRootForTheNextTry(t *testing.T) {
 		chattr(t, frozen, 0)
 		report = mustApply(t, root, Options{Policy: &onRoot, without: without})
 		assert.Equal(t, Counts{Visited: 206, GroupChanged: 2, ModeChanged: 2}, report.Counts)
-		assert.Equal(t, RootGroup, report.Reason)
+		assert.Equal(t, rootGroup, report.Reason)
 		assert.Equal(t, file{reg | 0o664, group}, fileOf(t, frozen))
 		report = mustApply(t, root, Options{Policy: &onRoot, without: without})
 		assert.True(t, report.Skipped)

@@ -67,7 +67,7 @@ func TestFilesystemThatGoesReadOnlyInTheMiddle(t *testing.T) {
 
 	require.NoError(t, remount(root, 0))
 	again := mustApply(t, root, Options{Policy: &onRoot})
-	assert.Equal(t, RootGroup, again.Reason, "the interrupted run is seen")
+	assert.Equal(t, rootGroup, again.Reason, "the interrupted run is seen")
 	assert.True(t, again.Complete)
 	assert.EqualValues(t, 1+20+400+20_000, report.GroupChanged+again.GroupChanged, "what was done is not done again")
 }

@@ -71,12 +71,12 @@ const (
 
 // eventRecorder tells users what happened to a pod. A volume.EventRecorder is one. It must return at once.
 type eventRecorder interface {
-	// Eventf records an event. eventtype is v1.EventTypeWarning, reason is [EventReason].
+	// Eventf records an event. eventtype is v1.EventTypeWarning, reason is [eventReason].
 	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
 }
 
-// EventReason is the reason of the events, as Kubernetes has it.
-const EventReason = "VolumePermissionChangeInProgress"
+// eventReason is the reason of the events, as Kubernetes has it.
+const eventReason = "VolumePermissionChangeInProgress"
 
 // Progress is how far it has come.
 type Progress struct {
@@ -101,7 +101,7 @@ func Apply(ctx context.Context, dir string, options Options) (Report, error) {
 		return Report{}, fmt.Errorf("ownership of %q: %w", dir, err)
 	}
 	if options.Group == nil {
-		return Report{Skipped: true, Reason: NoGroup}, nil
+		return Report{Skipped: true, Reason: noGroup}, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return Report{}, fmt.Errorf("ownership of %q: nothing was begun: %w: %w", dir, ErrTransient, err)

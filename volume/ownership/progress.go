@@ -43,12 +43,12 @@ func (w *work) tell(p Progress, first bool) {
 	}
 	pod, dir, elapsed := w.options.Pod, w.shortDir(), p.Elapsed.Round(time.Second)
 	if first {
-		w.options.Events.Eventf(pod, v1.EventTypeWarning, EventReason,
+		w.options.Events.Eventf(pod, v1.EventTypeWarning, eventReason,
 			"giving the volume %s to group %d takes longer than %v, %d files until now; consider fsGroupChangePolicy %s",
 			dir, *w.options.Group, elapsed, p.Visited, v1.FSGroupChangeOnRootMismatch)
 		return
 	}
-	w.options.Events.Eventf(pod, v1.EventTypeWarning, EventReason,
+	w.options.Events.Eventf(pod, v1.EventTypeWarning, eventReason,
 		"giving the volume %s to group %d has taken %v, %d files until now", dir, *w.options.Group, elapsed, p.Visited)
 }
 

@@ -26,12 +26,12 @@ type Reason string
 
 // The reasons. The first two skip the tree.
 const (
-	NoGroup          Reason = "no group was asked for"
-	RootMatches      Reason = "the root has the group and the mode already"
-	PolicyAlways     Reason = "the policy is to look at everything each time"
-	RootNotDirectory Reason = "the root is not a directory"
-	RootGroup        Reason = "the root has another group"
-	RootMode         Reason = "the root lacks mode bits"
+	noGroup          Reason = "no group was asked for"
+	rootMatches      Reason = "the root has the group and the mode already"
+	policyAlways     Reason = "the policy is to look at everything each time"
+	rootNotDirectory Reason = "the root is not a directory"
+	rootGroup        Reason = "the root has another group"
+	rootMode         Reason = "the root lacks mode bits"
 )
 
 // Counts counts entries of the tree, the root included.

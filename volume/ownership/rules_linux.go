@@ -75,13 +75,13 @@ func clearedByChown(mode uint32) uint32 {
 func (r rules) skip(root *unix.Statx_t) (bool, Reason) {
 	switch {
 	case !r.onRoot:
-		return false, PolicyAlways
+		return false, policyAlways
 	case root.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return false, RootNotDirectory
+		return false, rootNotDirectory
 	case root.Gid != r.gid:
-		return false, RootGroup
+		return false, rootGroup
 	case uint32(root.Mode)&r.dir != r.dir:
-		return false, RootMode
+		return false, rootMode
 	}
-	return true, RootMatches
+	return true, rootMatches
 }
