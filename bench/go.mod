@@ -1,4 +1,4 @@
-module github.com/volumekit/volumekit/bench
+module github.com/volumekit/volumekit/bench // not released: it compares and measures
 
 go 1.26.0
 

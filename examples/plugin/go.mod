@@ -1,4 +1,4 @@
-module example.com/ram
+module example.com/ram // not released: an example to copy, with a path of nobody
 
 go 1.25.0
 

@@ -1,4 +1,4 @@
-module github.com/volumekit/volumekit/bridge/inspect/browsertest
+module github.com/volumekit/volumekit/bridge/inspect/browsertest // not released: it has only tests
 
 go 1.25.0
 

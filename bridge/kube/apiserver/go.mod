@@ -1,4 +1,4 @@
-module github.com/volumekit/volumekit/bridge/kube/apiserver
+module github.com/volumekit/volumekit/bridge/kube/apiserver // not released: it has only tests
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-module github.com/volumekit/volumekit/bridge/prometheus/rules
+module github.com/volumekit/volumekit/bridge/prometheus/rules // not released: it has only tests
 
 go 1.26.7
 

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/volumekit/volumekit/tools/internal/modules"
+)
+
+// release is one that is being made.
+type release struct {
+	version string
+	root    string // the repository
+	dir     string // what is made on the way; removed in the end
+	tree    string // the checkout in which the commits are made
+	modules []modules.Module
+	proxy   proxy
+	out     io.Writer
+}
+
+// begin checks that a version can be made of what is checked out in root, and makes the checkout to work in.
+func begin(ctx context.Context, root, version string) (*release, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkVersion(ctx, root, version); err != nil {
+		return nil, err
+	}
+	dirty, err := output(ctx, root, nil, "git", "status", "--porcelain")
+	if err != nil {
+		return nil, err
+	}
+	if dirty != "" {
+		return nil, fmt.Errorf("commit or remove what is changed in %s first:\n%s", root, dirty)
+	}
+	dir, err := os.MkdirTemp("", "release-")
+	if err != nil {
+		return nil, err
+	}
+	r := &release{version: version, root: root, dir: dir, tree: filepath.Join(dir, "tree"), out: os.Stdout}
+	r.proxy = proxy{dir: filepath.Join(dir, "proxy"), tree: r.tree, version: version}
+	if _, err := output(ctx, root, nil, "git", "worktree", "add", "--quiet", "--detach", r.tree, "HEAD"); err != nil {
+		return nil, errors.Join(err, os.Remove(dir))
+	}
+	return r, nil
+}
+
+var errVersion = errors.New("not a version to release")
+
+func checkVersion(ctx context.Context, root, version string) error {
+	if semver.Canonical(version) != version || semver.Major(version) > "v1" {
+		return fmt.Errorf("%w: %q: write it as v0.1.0; from v2 on the paths of the modules must change", errVersion, version)
+	}
+	tags, err := output(ctx, root, nil, "git", "tag", "--list", "v*")
+	if err != nil {
+		return err
+	}
+	for tag := range strings.Lines(tags) {
+		if tag = strings.TrimSpace(tag); semver.Compare(tag, version) >= 0 {
+			return fmt.Errorf("%w: %s: there is a tag %s", errVersion, version, tag)
+		}
+	}
+	return nil
+}
+
+func (r *release) branch() string { return "release-" + r.version }
+
+// do makes the commits and proves the second.
+func (r *release) do(ctx context.Context) error {
+	var err error
+	if r.modules, err = modules.Released(r.tree); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{r.checkAPI, r.writeNotes, r.prepareModules, r.prove, r.makeBranch} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	r.tell()
+	return nil
+}
+
+// checkAPI fails when something that was released is gone without being excepted.
+func (r *release) checkAPI(context.Context) error {
+	last, err := modules.LastList(r.tree)
+	if err != nil || last == "" {
+		return err
+	}
+	missing, err := modules.MissingSince(r.tree, last)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%d lines of %s are gone, the first is %q: see go run ./api", len(missing), filepath.Base(last), missing[0])
+	}
+	return nil
+}
+
+// writeNotes makes the first commit.
+func (r *release) writeNotes(ctx context.Context) error {
+	name := filepath.Join(r.tree, "CHANGELOG.md")
+	before, err := os.ReadFile(filepath.Clean(name))
+	if err != nil {
+		return err
+	}
+	after, err := released(string(before), r.version, time.Now())
+	if err != nil {
+		return err
+	}
+	lines, err := modules.Exported(r.tree)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(r.tree, "api"), 0o755); err != nil {
+		return err
+	}
+	list := fmt.Sprintf("# What the modules of %s export. Made by go run ./release.\n%s\n", r.version, strings.Join(lines, "\n"))
+	for name, text := range map[string]string{name: after, filepath.Join(r.tree, "api", r.version+".txt"): list} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil { //nolint:gosec // sources
+			return err
+		}
+	}
+	return r.commit(ctx, "release: notes and API of "+r.version)
+}
+
+// prepareModules makes the second commit. The sum of a module stands in those that require it: so each is committed, and then
+// offered by the proxy, before the next is touched.
+func (r *release) prepareModules(ctx context.Context) error {
+	if err := r.commit(ctx, "release: the modules of "+r.version, "--allow-empty"); err != nil {
+		return err
+	}
+	for _, m := range r.modules {
+		fmt.Fprintln(r.out, "prepare", m.Path)
+		if err := r.prepare(ctx, m); err != nil {
+			return fmt.Errorf("module %s: %w", m.Path, err)
+		}
+	}
+	return nil
+}
+
+func (r *release) prepare(ctx context.Context, m modules.Module) error {
+	dir := filepath.Join(r.tree, m.Dir)
+	for _, other := range r.modules {
+		if err := m.File.DropReplace(other.Path, ""); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(m.File.Require, requires(other.Path)) {
+			if err := m.File.AddRequire(other.Path, r.version); err != nil {
+				return err
+			}
+		}
+	}
+	if len(m.File.Replace) > 0 {
+		return fmt.Errorf("its users miss the replacement of %s: require a version that needs none", m.File.Replace[0].Old.Path)
+	}
+	m.File.Cleanup()
+	text, err := m.File.Format()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), text, 0o644); err != nil { //nolint:gosec // sources
+		return err
+	}
+	env, err := r.environment(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := output(ctx, dir, env, "go", "mod", "tidy"); err != nil {
+		return err
+	}
+	if err := r.commit(ctx, "", "--amend", "--no-edit", "--allow-empty"); err != nil {
+		return err
+	}
+	return r.proxy.add(m)
+}
+
+func (r *release) makeBranch(ctx context.Context) error {
+	head, err := output(ctx, r.tree, nil, "git", "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
+	_, err = output(ctx, r.root, nil, "git", "branch", r.branch(), strings.TrimSpace(head))
+	return err
+}
+
+func (r *release) tell() {
+	fmt.Fprintf(r.out, "\n%s is made, on branch %s. Nothing is published. To publish it:\n\n", r.version, r.branch())
+	fmt.Fprintf(r.out, "git merge --ff-only %s^\n", r.branch())
+	for _, m := range r.modules {
+		fmt.Fprintf(r.out, "git tag -a -m %q %s %s\n", m.Path+" "+r.version, m.Tag(r.version), r.branch())
+	}
+	for _, m := range r.modules {
+		fmt.Fprintf(r.out, "git push origin %s\n", m.Tag(r.version))
+	}
+}
+
+// commit records all that is changed in the checkout, with a message or the arguments that say where it is.
+func (r *release) commit(ctx context.Context, message string, args ...string) error {
+	if _, err := output(ctx, r.tree, nil, "git", "add", "--all"); err != nil {
+		return err
+	}
+	if message != "" {
+		args = append(args, "-m", message)
+	}
+	_, err := output(ctx, r.tree, nil, "git", append([]string{"commit", "--quiet"}, args...)...)
+	return err
+}
+
+// end removes what was made on the way, also after a signal, and returns err with what fails here.
+func (r *release) end(err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, removed := output(ctx, r.root, nil, "git", "worktree", "remove", "--force", r.tree)
+	_, cleaned := output(ctx, r.root, []string{"GOMODCACHE=" + r.cache()}, "go", "clean", "-modcache") // its files are read-only
+	return errors.Join(err, removed, cleaned, os.RemoveAll(r.dir))
+}
