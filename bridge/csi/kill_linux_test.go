@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,7 +90,6 @@ type machine struct {
 
 	mu        sync.Mutex
 	runs      map[string]*faultrun.Run // by role
-	stopping  bool
 	supervise chan error
 
 	seen map[string][]string // by stage
@@ -152,22 +152,23 @@ func (m *machine) kill(role string) {
 	}
 }
 
-// serve keeps a driver running until the machine is stopped.
-func (m *machine) serve(ctx context.Context) error {
+// serve keeps a driver running until stopping ends. Each is told to end once.
+func (m *machine) serve(ctx, stopping context.Context) error {
 	for {
 		run, err := m.startDriver(ctx)
 		if err != nil {
 			return err
 		}
-		if m.isStopping() {
-			_ = run.Signal(syscall.SIGTERM)
-		}
+		waiting, cancel := context.WithCancel(ctx)
+		forget := context.AfterFunc(stopping, func() { m.terminate(waiting, run) })
 		result, err := run.Wait()
+		cancel()
+		forget()
 		switch {
 		case err != nil:
 			return err
 		case wasKilled(result):
-		case !m.isStopping() || !result.State.Success():
+		case stopping.Err() == nil || !result.State.Success():
 			return fmt.Errorf("the driver has ended: %s", result.State)
 		default:
 			return nil
@@ -175,10 +176,20 @@ func (m *machine) serve(ctx context.Context) error {
 	}
 }
 
-func (m *machine) isStopping() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.stopping
+// terminate tells a driver to end once it serves: before that the signal is its death, for it has no handler yet.
+func (m *machine) terminate(ctx context.Context, run *faultrun.Run) {
+	for ctx.Err() == nil {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socketOf(m.dir))
+		if err == nil {
+			_ = conn.Close()
+			_ = run.Signal(syscall.SIGTERM) // It may have been killed.
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 func wasKilled(r faultrun.Result) bool {
@@ -193,8 +204,10 @@ var stages = []string{"first", "second", "grown", "saved", "none", "third", "del
 func (m *machine) live(ctx context.Context, judge func(stage string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	stopping, stop := context.WithCancel(ctx)
+	defer stop()
 	go func() {
-		err := m.serve(ctx)
+		err := m.serve(ctx, stopping)
 		if err != nil {
 			cancel() // No agent ever ends without one.
 		}
@@ -210,12 +223,7 @@ func (m *machine) live(ctx context.Context, judge func(stage string) error) erro
 			break
 		}
 	}
-	m.mu.Lock()
-	m.stopping = true
-	if run := m.runs["driver"]; run != nil {
-		_ = run.Signal(syscall.SIGTERM) // It may be between two lives.
-	}
-	m.mu.Unlock()
+	stop()
 	return errors.Join(err, <-m.supervise)
 }
 

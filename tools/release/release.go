@@ -49,10 +49,24 @@ func begin(ctx context.Context, root, version string) (*release, error) {
 	}
 	r := &release{version: version, root: root, dir: dir, tree: filepath.Join(dir, "tree"), out: os.Stdout}
 	r.proxy = proxy{dir: filepath.Join(dir, "proxy"), tree: r.tree, version: version}
-	if _, err := output(ctx, root, nil, "git", "worktree", "add", "--quiet", "--detach", r.tree, "HEAD"); err != nil {
-		return nil, errors.Join(err, os.Remove(dir))
+	if err := r.checkOut(ctx); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return r, nil
+}
+
+// checkOut clones the repository, with the author that its commits have.
+func (r *release) checkOut(ctx context.Context) error {
+	args := []string{"clone", "--quiet"}
+	for _, key := range []string{"user.name", "user.email"} {
+		value, err := output(ctx, r.root, nil, "git", "config", key)
+		if err != nil {
+			return fmt.Errorf("who is the author: set %s: %w", key, err)
+		}
+		args = append(args, "--config", key+"="+strings.TrimSpace(value))
+	}
+	_, err := output(ctx, r.root, nil, "git", append(args, r.root, r.tree)...)
+	return err
 }
 
 var errVersion = errors.New("not a version to release")
@@ -185,11 +199,7 @@ func (r *release) prepare(ctx context.Context, m modules.Module) error {
 }
 
 func (r *release) makeBranch(ctx context.Context) error {
-	head, err := output(ctx, r.tree, nil, "git", "rev-parse", "HEAD")
-	if err != nil {
-		return err
-	}
-	_, err = output(ctx, r.root, nil, "git", "branch", r.branch(), strings.TrimSpace(head))
+	_, err := output(ctx, r.root, nil, "git", "fetch", "--quiet", r.tree, "HEAD:refs/heads/"+r.branch())
 	return err
 }
 
@@ -220,7 +230,6 @@ func (r *release) commit(ctx context.Context, message string, args ...string) er
 func (r *release) end(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, removed := output(ctx, r.root, nil, "git", "worktree", "remove", "--force", r.tree)
 	_, cleaned := output(ctx, r.root, []string{"GOMODCACHE=" + r.cache()}, "go", "clean", "-modcache") // its files are read-only
-	return errors.Join(err, removed, cleaned, os.RemoveAll(r.dir))
+	return errors.Join(err, cleaned, os.RemoveAll(r.dir))
 }
