@@ -174,10 +174,10 @@ func (r *release) prepare(ctx context.Context, m modules.Module) error {
 			}
 		}
 	}
+	m.File.Cleanup()
 	if len(m.File.Replace) > 0 {
 		return fmt.Errorf("its users miss the replacement of %s: require a version that needs none", m.File.Replace[0].Old.Path)
 	}
-	m.File.Cleanup()
 	text, err := m.File.Format()
 	if err != nil {
 		return err
