@@ -72,7 +72,7 @@ func (r *release) checkOut(ctx context.Context) error {
 var errVersion = errors.New("not a version to release")
 
 func checkVersion(ctx context.Context, root, version string) error {
-	if semver.Canonical(version) != version || semver.Major(version) > "v1" {
+	if !semver.IsValid(version) || semver.Canonical(version) != version || semver.Major(version) > "v1" {
 		return fmt.Errorf("%w: %q: write it as v0.1.0; from v2 on the paths of the modules must change", errVersion, version)
 	}
 	tags, err := output(ctx, root, nil, "git", "tag", "--list", "v*")

@@ -1,0 +1,3 @@
+package hidden
+
+const Hidden = 1
