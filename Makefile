@@ -1,5 +1,5 @@
 # Everything is in ./test.sh; these names are for fingers.
-.PHONY: test lint fuzz soak test-kube test-csi
+.PHONY: test lint fuzz soak test-kube test-csi release vulnerabilities benchcompare
 test:
 	./test.sh
 lint:
@@ -8,6 +8,17 @@ fuzz:
 	./test.sh fuzz
 soak:
 	./test.sh soak
+vulnerabilities:
+	./test.sh vulnerabilities
+
+# All of a release but to publish it, see docs/releases.md.
+release:
+	./test.sh
+	cd tools && go run ./release '$(VERSION)'
+
+# Benchmarks of a package, before and after: BASE is a commit, PKG a package of the root module, BENCH a pattern, COUNT how many runs of each.
+benchcompare:
+	./bench/compare.sh '$(BASE)' '$(or $(PKG),./volumemanager)' '$(or $(BENCH),.)' '$(or $(COUNT),6)'
 
 # The store on a real kube-apiserver and etcd, built from their modules: many minutes the first time, half a minute after that.
 kube := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/volumekit/kube

@@ -4,6 +4,8 @@
 #
 #   ./test.sh              all of it
 #   ./test.sh lint         only the linters
+#   ./test.sh api          only the comparison of what is exported with the last release
+#   ./test.sh vulnerabilities   known vulnerabilities that the released modules call; not part of all of it, since it needs vuln.go.dev
 #   ./test.sh simulation   only the simulation
 #   ./test.sh load         only pods that come and go on real mounts, for VOLUMEKIT_LOAD (1m)
 #   ./test.sh modules      only the modules of their own: the bridges, and the examples of a plugin and of a cluster
@@ -130,7 +132,13 @@ check_vet() {
 }
 
 # Modules of their own, as those of somebody else are: what they need is no burden of the library.
-modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver)
+modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/prometheus bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver tools)
+
+# What was released and is gone breaks somebody's program.
+check_api() {
+  step "the API of the last release"
+  (cd tools && go run ./api)
+}
 
 check_lint() {
   step "golangci-lint"
@@ -151,6 +159,26 @@ check_lint() {
   for module in . "${modules[@]}"; do
     (cd "$module" && "$linter" run ./...)
   done
+}
+
+# The database changes while the code does not, so this fails no ordinary run.
+check_vulnerabilities() {
+  step "known vulnerabilities"
+  local scanner module out status=0
+  scanner=$(mktemp -d)/govulncheck
+  (cd tools && go build -o "$scanner" golang.org/x/vuln/cmd/govulncheck)
+  for module in . "${modules[@]}"; do
+    ! grep -q '^module .*// not released' "$module/go.mod" || continue
+    echo "$module"
+    if ! out=$(cd "$module" && "$scanner" ./... 2>&1); then
+      status=1
+      echo "$out"
+      ! grep -qE 'vuln\.go\.dev|fetching vulnerabilities' <<<"$out" || grep -q '^Vulnerability #' <<<"$out" ||
+        fail "the database of vulnerabilities, https://vuln.go.dev, cannot be reached: nothing is known"
+    fi
+  done
+  rm -r "$(dirname "$scanner")"
+  [ $status = 0 ] || fail "vulnerabilities are called"
 }
 
 # A test that is skipped for want of something says so in these words (skips_test.go holds that); the conformance suites
@@ -404,6 +432,7 @@ all)
   beside run_guest
   check_vet
   check_lint
+  check_api
   run_tests $(race_flag) -shuffle=on ./...
   beside run_load 40s 5m
   beside run_cycles
@@ -416,6 +445,8 @@ all)
   step "all passed"
   ;;
 lint) check_lint ;;
+api) check_api ;;
+vulnerabilities) check_vulnerabilities ;;
 simulation) run_simulation 20000 4 300 5m ;;
 load) run_load 1m 5m ;;
 soak)
