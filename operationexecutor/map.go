@@ -1,6 +1,7 @@
 package operationexecutor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ type mapping struct {
 	mounting
 	mapDir, linkName string
 	stagePath        string // the plugin's own staging path; empty when it has none
+	podDevicePath    string // the device that the plugin has for this pod alone; empty when it has none
 }
 
 // GenerateMapVolumeFunc implements [OperationGenerator].
@@ -154,7 +156,7 @@ func (m *mapping) mapPod(ctx context.Context) error {
 	m.conclude(ctx, m.x, m.intent, IntentDone)
 	if !had {
 		m.event(podObject(m.v.Pod), v1.EventTypeNormal, reasonSuccessfulMountVolume,
-			"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.devicePath, m.staging.path, m.path)
+			"volume %q is mapped: device %q at %q, linked at %q", m.v.VolumeSpec.Name(), m.boundDevice(), m.staging.path, m.path)
 	}
 	return nil
 }
@@ -173,8 +175,7 @@ func (m *mapping) mapPodDeviceFailed(ctx context.Context, err error) error {
 	return m.podFailed(ctx, err)
 }
 
-// mapPodDevice lets the plugin make the device ready for the pod. If the plugin returns a path, that is the device from now
-// on.
+// mapPodDevice lets the plugin make the device ready for the pod. If the plugin returns a path, that device is bound.
 func (m *mapping) mapPodDevice(ctx context.Context) error {
 	custom, ok := m.mapper.(volume.CustomBlockVolumeMapper)
 	if !ok {
@@ -184,10 +185,11 @@ func (m *mapping) mapPodDevice(ctx context.Context) error {
 	path, err := perform(ctx, m.x, m.x.changing("MapPodDevice"), func(ctx context.Context) (string, error) {
 		return custom.MapPodDevice(ctx, args)
 	})
-	if err == nil && path != "" {
-		m.devicePath = path
+	if err != nil {
+		return err
 	}
-	return err
+	m.podDevicePath = path
+	return nil
 }
 
 // bind binds the device for the pod, and expands it if the volume is larger by now.
@@ -196,7 +198,7 @@ func (m *mapping) bind(ctx context.Context) error {
 		return err
 	}
 	d := DeviceMapping{
-		DevicePath: m.devicePath, GlobalMapPath: m.staging.path, PodMapDir: m.mapDir, LinkName: m.linkName, PodUID: m.pod().UID,
+		DevicePath: m.boundDevice(), GlobalMapPath: m.staging.path, PodMapDir: m.mapDir, LinkName: m.linkName, PodUID: m.pod().UID,
 	}
 	if err := m.x.change(ctx, "MapDevice", func(ctx context.Context) error { return m.blocks.MapDevice(ctx, d) }); err != nil {
 		return err
@@ -205,22 +207,31 @@ func (m *mapping) bind(ctx context.Context) error {
 		return nil // The pod has the volume already, so it is expanded as a volume in use.
 	}
 	expansion := nodeExpansion{generator: m.generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
-		DevicePath: m.devicePath, DeviceMountPath: m.path, DeviceStagePath: m.stagePath,
+		DevicePath: m.boundDevice(), DeviceMountPath: m.path, DeviceStagePath: m.stagePath,
 	}}
 	return expansion.duringMount(ctx)
 }
 
-// resolve follows the links of the device's path. The actual state keeps the resolved path, because unmapping needs it.
+// boundDevice is the path of the device that is bound for the pod.
+func (m *mapping) boundDevice() string { return cmp.Or(m.podDevicePath, m.devicePath) }
+
+// resolve follows the links of the path of the device that is bound. The actual state keeps the resolved path, because unmapping
+// needs it. It keeps the path of the attachment where the pod has a device of its own: WaitForAttach of the next pod needs that.
 func (m *mapping) resolve(ctx context.Context) error {
-	if m.devicePath == "" {
+	device := m.boundDevice()
+	if device == "" {
 		return errors.New("the path of the volume's device is empty: neither WaitForAttach nor MapPodDevice returned one")
 	}
 	path, err := perform(ctx, m.x, m.x.asking("ResolveDevice"), func(ctx context.Context) (string, error) {
-		return m.blocks.ResolveDevice(ctx, m.devicePath)
+		return m.blocks.ResolveDevice(ctx, device)
 	})
 	if err != nil {
-		return fmt.Errorf("device %q: %w", m.devicePath, err)
+		return fmt.Errorf("device %q: %w", device, err)
 	}
-	m.devicePath = path
+	if m.podDevicePath != "" && m.devicePath != "" {
+		m.podDevicePath = path
+		return nil
+	}
+	m.devicePath, m.podDevicePath = path, ""
 	return m.state.MarkDeviceAsMounted(m.v.VolumeName, path, m.staging.path, m.v.SELinuxLabel)
 }

@@ -46,7 +46,11 @@ func (b blockVolume) SetUpDevice(ctx context.Context, _ volume.SetUpDeviceArgs) 
 	return "", b.do(ctx, "SetUpDevice")
 }
 func (b blockVolume) MapPodDevice(ctx context.Context, a volume.MapPodDeviceArgs) (string, error) {
-	return "", b.do(ctx, "MapPodDevice")
+	path := ""
+	if b.forPods != "" {
+		path = b.forPods + "/" + string(a.PodUID)
+	}
+	return path, b.do(ctx, "MapPodDevice")
 }
 func (b blockVolume) UnmapPodDevice(ctx context.Context, _ volume.UnmapPodDeviceArgs) error {
 	return b.do(ctx, "UnmapPodDevice")
@@ -131,6 +135,24 @@ func TestABlockVolumeIsMappedAndUnmappedInOrder(t *testing.T) {
 		"Normal SuccessfulMountVolume p", "Normal SuccessfulUnmountVolume p", "Normal SuccessfulUnmountDevice data",
 	}, w.recorder.all())
 	assert.Empty(t, w.journal.records)
+}
+
+// A CSI driver publishes a device for each pod. The next pod, and the next attempt, wait for the device of the attachment.
+func TestTheDeviceOfAPodIsNotThatOfTheVolume(t *testing.T) {
+	w, mapper := newBlockWorld(t)
+	w.plugin.forPods = "/published"
+	w.plugin.fail("MapDevice", errBroken)
+	require.ErrorIs(t, w.failed(w.mapBlock()), errBroken)
+	w.plugin.fail("MapDevice", nil)
+	w.succeeded(w.mapBlock())
+	assert.Equal(t, "/published/p.real", mapper.last.DevicePath)
+
+	next := w.toMount("data", "q")
+	next.VolumeSpec = blockSpec()
+	w.succeeded(w.executor.MountVolume(t.Context(), next, operationexecutor.MountOptions{}, w.actual))
+	assert.Equal(t, "/published/q.real", mapper.last.DevicePath)
+	assert.Equal(t, []string{"", "/dev/data", "/dev/data"}, w.plugin.waited)
+	assert.Equal(t, "/dev/data", w.attachedVolume("data").DevicePath)
 }
 
 func TestWhatAFailureToMapMeans(t *testing.T) {

@@ -59,6 +59,8 @@ type plugin struct {
 	refs   []string
 
 	plain    bool                    // its devices need no custom calls
+	forPods  string                  // the directory of the devices that it makes for each pod; empty: a pod gets the volume's
+	waited   []string                // the paths with which WaitForAttach was called
 	mounting bool                    // it says that set-up and staging are mounts
 	path     string                  // of every mounter; empty: that of the host
 	spoil    func(spec *volume.Spec) // what NewMounter does to its spec; nil: nothing
@@ -145,7 +147,10 @@ func (a attacher) Detach(ctx context.Context, volumeName string, _ types.NodeNam
 func (a attacher) VolumesAreAttached(context.Context, map[v1.UniqueVolumeName]*volume.Spec, types.NodeName) (map[v1.UniqueVolumeName]bool, error) {
 	return nil, nil
 }
-func (a attacher) WaitForAttach(ctx context.Context, spec *volume.Spec, _ string, _ *v1.Pod) (string, error) {
+func (a attacher) WaitForAttach(ctx context.Context, spec *volume.Spec, devicePath string, _ *v1.Pod) (string, error) {
+	a.mu.Lock()
+	a.waited = append(a.waited, devicePath)
+	a.mu.Unlock()
 	return "/dev/" + spec.Name(), a.do(ctx, "WaitForAttach")
 }
 func (a attacher) GetDeviceMountPath(spec *volume.Spec) (string, error) {
