@@ -39,8 +39,8 @@ type Struct struct {
 }
 
 type (
-	Word  string
-	Alias = Struct
+	Word        string
+	Alias       = Struct
 	List[T any] struct{ Items []T }
 )
 
