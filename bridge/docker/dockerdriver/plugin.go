@@ -1,0 +1,228 @@
+package dockerdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/bridge/docker/internal/protocol"
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// defaultCallTimeout is what Docker waits for a driver.
+const defaultCallTimeout = 2 * time.Minute
+
+// Options configures a [Plugin]. What is not said to be required may be left out.
+type Options struct {
+	// Name is the plugin's name, such as "example.com/images". Required. It must never change, since it is a part of paths.
+	Name string
+	// Socket is the absolute path of the driver's socket. Required.
+	Socket string
+	// Roots are absolute directories below which the driver may return paths. Required. Only the operator of the host may write
+	// to the directories above them.
+	Roots []string
+	// SizeOption is the name of the option in which the driver takes a size in bytes, such as "size". Empty: the driver is told
+	// no size, and volumes have no limit, whatever their capacity says.
+	SizeOption string
+	// PlainDirectories says that the driver may return directories at which nothing is mounted.
+	PlainDirectories bool
+	// Mounter makes the binds. Nil: one of the plugin's own.
+	Mounter mount.Interface
+	// CallTimeout bounds each call of the driver; zero means two minutes.
+	CallTimeout time.Duration
+}
+
+// Plugin is the plugin of one driver. Make it with [New]. Its methods may be called from several goroutines at once.
+type Plugin struct {
+	options Options
+	driver  *client
+	mounter mount.Interface
+	host    volume.VolumeHost
+}
+
+// New returns a plugin. It does no I/O and starts nothing. An option that is missing or not usable is an error that matches
+// [volume.ErrInvalid].
+func New(options Options) (*Plugin, error) {
+	if options.CallTimeout == 0 {
+		options.CallTimeout = defaultCallTimeout
+	}
+	if options.Mounter == nil {
+		options.Mounter = mount.New(mount.Options{})
+	}
+	if err := errors.Join(volume.ValidatePluginName(options.Name), checkPaths(options)); err != nil {
+		return nil, fmt.Errorf("docker driver %q: %w", options.Name, err)
+	}
+	return &Plugin{options: options, driver: newClient(options.Socket, options.CallTimeout), mounter: options.Mounter}, nil
+}
+
+func checkPaths(o Options) error {
+	if len(o.Roots) == 0 {
+		return fmt.Errorf("Roots is empty: give the directories below which the driver mounts: %w", volume.ErrInvalid)
+	}
+	for _, path := range append([]string{o.Socket}, o.Roots...) {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+			return fmt.Errorf("%q: give a clean absolute path below the root: %w", path, volume.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// Init implements volume.VolumePlugin. It does not call the driver, which may start later.
+func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
+	p.host = host
+	return nil
+}
+
+// GetPluginName implements volume.VolumePlugin.
+func (p *Plugin) GetPluginName() string { return p.options.Name }
+
+// CanSupport implements volume.VolumePlugin.
+func (p *Plugin) CanSupport(spec *volume.Spec) bool {
+	_, err := p.handleOf(spec)
+	return err == nil
+}
+
+// GetVolumeName implements volume.VolumePlugin: the name of the volume in the driver.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) { return p.handleOf(spec) }
+
+func (p *Plugin) handleOf(spec *volume.Spec) (string, error) {
+	if spec == nil || spec.PersistentVolume == nil || spec.PersistentVolume.Spec.CSI == nil || !spec.HasDriver(p.options.Name) {
+		return "", fmt.Errorf("only a PersistentVolume with the csi driver %s is one of this plugin: %w",
+			volume.DriverOfPluginName(p.options.Name), volume.ErrInvalid)
+	}
+	handle := spec.PersistentVolume.Spec.CSI.VolumeHandle
+	if err := volume.CheckPathElement(handle); err != nil {
+		return "", fmt.Errorf("volumeHandle of volume %q: %w", spec.Name(), err)
+	}
+	return handle, nil
+}
+
+// GetAccessModes implements volume.PersistentVolumePlugin: what other nodes may do is the driver's matter.
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod}
+}
+
+// NewProvisioner implements volume.ProvisionableVolumePlugin.
+func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	if options.PVC == nil {
+		return nil, fmt.Errorf("there is no claim: %w", volume.ErrInvalid)
+	}
+	if err := volume.CheckPathElement(options.PVName); err != nil {
+		return nil, err
+	}
+	return &provisioner{plugin: p, options: options}, nil
+}
+
+type provisioner struct {
+	plugin  *Plugin
+	options volume.VolumeOptions
+}
+
+// Provision implements volume.Provisioner. A volume that the driver has under the name is taken for that of an earlier attempt.
+func (p *provisioner) Provision(ctx context.Context, _ *v1.Node, allowed []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	claim, name := p.options.PVC, p.options.PVName
+	switch {
+	case len(allowed) > 0:
+		return nil, fmt.Errorf("a Docker driver knows no topologies: remove allowedTopologies from the class: %w", volume.ErrInfeasible)
+	case claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil:
+		return nil, fmt.Errorf("a Docker driver makes no copies: remove the claim's data source: %w", volume.ErrInfeasible)
+	case volume.CheckPersistentVolumeClaimModeBlock(claim):
+		return nil, fmt.Errorf("a Docker driver has no block volumes: %w", volume.ErrInfeasible)
+	}
+	size, err := volume.RequestedBytes(claim)
+	if err != nil {
+		return nil, err
+	}
+	options := maps.Clone(p.options.Parameters)
+	if key := p.plugin.options.SizeOption; key != "" {
+		if options == nil {
+			options = map[string]string{}
+		}
+		options[key] = fmt.Sprint(size)
+	}
+	if err := p.plugin.create(ctx, name, options); err != nil {
+		return nil, fmt.Errorf("volume %q: %w", name, err)
+	}
+	filesystem := v1.PersistentVolumeFilesystem
+	return &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PersistentVolumeSpec{
+			Capacity: claim.Spec.Resources.Requests.DeepCopy(), AccessModes: claim.Spec.AccessModes, VolumeMode: &filesystem,
+			PersistentVolumeReclaimPolicy: p.options.PersistentVolumeReclaimPolicy, MountOptions: p.options.MountOptions,
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+				Driver: volume.DriverOfPluginName(p.plugin.options.Name), VolumeHandle: name,
+			}},
+		},
+	}, nil
+}
+
+func (p *Plugin) create(ctx context.Context, name string, options map[string]string) error {
+	if there, err := p.exists(ctx, name); err != nil || there {
+		return err
+	}
+	return p.driver.call(ctx, protocol.Create, protocol.Creation{Name: name, Opts: options}, &protocol.Nothing{})
+}
+
+// exists reports whether the driver has the volume. Docker, too, takes any refusal of Get for no.
+func (p *Plugin) exists(ctx context.Context, name string) (bool, error) {
+	var got protocol.Got
+	err := p.driver.call(ctx, protocol.Get, protocol.Name{Name: name}, &got)
+	if isRefusal(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, volume.Transient(err) // a question changes nothing
+	}
+	return got.Volume != nil && got.Volume.Name == name, nil
+}
+
+type deleter struct {
+	volume.Dir
+
+	plugin *Plugin
+	handle string
+}
+
+// NewDeleter implements volume.DeletableVolumePlugin.
+func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	handle, err := p.handleOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &deleter{Dir: volume.Dir{Path: p.stagingPath(handle)}, plugin: p, handle: handle}, nil
+}
+
+// Delete implements volume.Deleter. A volume that is staged here is in use.
+func (d *deleter) Delete(ctx context.Context) error {
+	if _, mounted, err := d.plugin.at(ctx, d.plugin.stagingPath(d.handle)); err != nil || mounted {
+		return errors.Join(err, fmt.Errorf("volume %q is staged on this node: %w", d.handle, volume.ErrInUse))
+	}
+	there, err := d.plugin.exists(ctx, d.handle)
+	if err != nil || !there {
+		return err
+	}
+	err = d.plugin.driver.call(ctx, protocol.Remove, protocol.Name{Name: d.handle}, &protocol.Nothing{})
+	if err != nil {
+		return fmt.Errorf("volume %q: %w", d.handle, err)
+	}
+	return nil
+}
+
+func (p *Plugin) stagingPath(handle string) string {
+	return filepath.Join(p.host.GetPluginDir(p.options.Name), "mounts", handle)
+}
+
+func (p *Plugin) podPath(name string, podUID types.UID) (string, error) {
+	if err := errors.Join(volume.CheckPathElement(name), volume.CheckPathElement(string(podUID))); err != nil {
+		return "", err
+	}
+	return p.host.GetPodVolumeDir(podUID, p.options.Name, name), nil
+}

@@ -1,0 +1,178 @@
+package dockerdriver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/volumekit/volumekit/bridge/docker/dockerdriver"
+	"github.com/volumekit/volumekit/bridge/docker/dockerserver"
+	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/volumetest"
+)
+
+// envServe has the directory and the socket of a server that is to be served in this process, and no test.
+const envServe = "DOCKERDRIVER_TEST_SERVE"
+
+func TestMain(m *testing.M) {
+	if dir, socket, ok := strings.Cut(os.Getenv(envServe), ":"); ok {
+		if err := serve(dir, socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	mounttest.Main(m)
+}
+
+// serve serves loop-block to Docker until SIGTERM.
+func serve(dir, socket string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	server, err := dockerserver.New(loopblock.New(loopblock.Options{}), dockerserver.Options{
+		Socket: socket, RootDir: dir + "/root", StateDir: dir + "/state", RuntimeDir: dir + "/run", NodeName: "node-1",
+	})
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
+
+const name = "example.com/images"
+
+// sockets returns a directory whose path is short.
+func sockets(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// Loop-block, served to Docker and driven from there, keeps the contract of a plugin.
+func TestLoopBlockBehindBothBridges(t *testing.T) {
+	mounttest.RequireRoot(t)
+	dir, socket := t.TempDir(), filepath.Join(sockets(t), "s", "d.sock")
+	program, err := os.Executable()
+	require.NoError(t, err)
+	server := exec.Command(program)
+	server.Env, server.Stderr = append(os.Environ(), envServe+"="+dir+":"+socket), os.Stderr
+	require.NoError(t, server.Start())
+	t.Cleanup(func() {
+		assert.NoError(t, server.Process.Signal(syscall.SIGTERM))
+		assert.NoError(t, server.Wait())
+	})
+	require.Eventually(t, func() bool { _, err := os.Stat(socket); return err == nil }, time.Minute, time.Millisecond)
+	volumetest.Run(t, volumetest.Config{
+		NewPlugin: func(t testing.TB) volume.VolumePlugin {
+			plugin, err := dockerdriver.New(dockerdriver.Options{Name: name, Socket: socket, Roots: []string{dir + "/root"}, SizeOption: "size"})
+			require.NoError(t, err)
+			return plugin
+		},
+		Require: volume.CapProvision | volume.CapDelete | volume.CapPersistent | volume.CapDeviceMount,
+		Shared:  true, Lifetime: volumetest.LifetimeOfStorage,
+	})
+}
+
+// A driver that answers wrongly gets no mount, and each error has the class that says what may be there.
+func TestHostileAnswers(t *testing.T) {
+	mounttest.RequireMounts(t)
+	allowed := t.TempDir()
+	require.NoError(t, os.Symlink("/etc", filepath.Join(allowed, "link")))
+	require.NoError(t, os.Mkdir(filepath.Join(allowed, "plain"), 0o700))
+	path := func(p string) string { return fmt.Sprintf(`{"Mountpoint": %q}`, p) }
+	for what, c := range map[string]struct {
+		answer string
+		is     error
+	}{
+		"outside":            {path("/etc"), dockerdriver.ErrPath},
+		"back steps":         {path(allowed + "/../../../../etc"), dockerdriver.ErrPath},
+		"relative":           {path("etc"), dockerdriver.ErrPath},
+		"none":               {path(""), dockerdriver.ErrPath},
+		"the root itself":    {path(allowed), dockerdriver.ErrPath},
+		"a link":             {path(allowed + "/link"), dockerdriver.ErrPath},
+		"no mount":           {path(allowed + "/plain"), dockerdriver.ErrPath},
+		"not JSON":           {"<html>", volume.ErrUncertain},
+		"another type":       {`{"Mountpoint": 5}`, volume.ErrUncertain},
+		"oversized":          {`{"Mountpoint": "` + strings.Repeat("x", 2<<20) + `"}`, volume.ErrUncertain},
+		"empty":              {"", volume.ErrUncertain},
+		"an error":           {`{"Err": "no disk"}`, volume.ErrUncertain},
+		"slow, then nothing": {"slow", volume.ErrUncertain},
+	} {
+		t.Run(what, func(t *testing.T) {
+			socket := filepath.Join(sockets(t), "d.sock")
+			answers(t, socket, c.answer)
+			plugin, err := dockerdriver.New(dockerdriver.Options{
+				Name: name, Socket: socket, Roots: []string{allowed}, CallTimeout: 300 * time.Millisecond,
+			})
+			require.NoError(t, err)
+			host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
+			require.NoError(t, err)
+			require.NoError(t, plugin.Init(t.Context(), host))
+			spec := volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
+				ObjectMeta: metav1.ObjectMeta{Name: "v"},
+				Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{
+					CSI: &v1.CSIPersistentVolumeSource{Driver: "images.example.com", VolumeHandle: "v"},
+				}},
+			}, false)
+			stager, err := plugin.NewDeviceMounter()
+			require.NoError(t, err)
+			staging, err := stager.GetDeviceMountPath(spec)
+			require.NoError(t, err)
+			err = stager.MountDevice(t.Context(), spec, "", staging, volume.DeviceMounterArgs{})
+			require.ErrorIs(t, err, c.is)
+			require.ErrorIs(t, err, volume.ErrUncertain, "the driver may have mounted")
+			assert.Less(t, len(err.Error()), 1000)
+		})
+	}
+	plugin, err := dockerdriver.New(dockerdriver.Options{Name: name, Socket: allowed + "/none.sock", Roots: []string{allowed}})
+	require.NoError(t, err)
+	provisioner, err := plugin.NewProvisioner(volume.VolumeOptions{PVName: "v", PVC: &v1.PersistentVolumeClaim{
+		Spec: v1.PersistentVolumeClaimSpec{Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: *oneMebi()}}},
+	}})
+	require.NoError(t, err)
+	_, err = provisioner.Provision(t.Context(), nil, nil)
+	require.ErrorIs(t, err, volume.ErrTransient, "the driver is down")
+}
+
+// answers serves one answer to every call until the test ends.
+func answers(t *testing.T, socket, answer string) {
+	t.Helper()
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if answer == "slow" {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, answer)
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		assert.NoError(t, server.Close())
+		assert.True(t, errors.Is(<-ended, http.ErrServerClosed))
+	})
+}
+
+func oneMebi() *resource.Quantity { return resource.NewQuantity(1<<20, resource.BinarySI) }
