@@ -60,7 +60,7 @@ func (c *Controller) contentFailed(ctx context.Context, content *snapshotv1.Volu
 	if content.Status != nil {
 		status = *content.Status.DeepCopy()
 	}
-	status.ReadyToUse = ptr(false)
+	status.ReadyToUse = new(false)
 	status.Error = newError(status.Error, why.Error())
 	if apiequality.Semantic.DeepEqual(content.Status, &status) {
 		return failed
@@ -227,7 +227,7 @@ func (c *Controller) recordSnapshot(ctx context.Context, content *snapshotv1.Vol
 func contentStatus(found volume.Snapshot) *snapshotv1.VolumeSnapshotContentStatus {
 	status := &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &found.Handle, ReadyToUse: &found.ReadyToUse}
 	if !found.CreationTime.IsZero() {
-		status.CreationTime = ptr(found.CreationTime.UnixNano())
+		status.CreationTime = new(found.CreationTime.UnixNano())
 	}
 	if found.RestoreSize > 0 {
 		status.RestoreSize = &found.RestoreSize

@@ -10,13 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/volumekit/volumekit/controller/internal/call"
 	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/internal/backoff"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
-
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // The defaults of Options.
@@ -137,19 +137,7 @@ func (c *Controller) run(ctx context.Context) {
 
 // look looks at an item. An error means that it is looked at again after a while.
 func (c *Controller) look(ctx context.Context, item work.Item) error {
-	var err error
-	switch item.Kind {
-	case workSnapshot:
-		err = c.syncSnapshot(ctx, item.Name)
-	case workContent:
-		err = c.syncContent(ctx, item)
-	case workGroup:
-		err = c.syncGroup(ctx, item.Name)
-	case workGroupContent:
-		err = c.syncGroupContent(ctx, item)
-	case workClaim:
-		err = c.releaseClaim(ctx, item.Name)
-	}
+	err := c.sync(ctx, item)
 	if work.IsFailure(err) && ctx.Err() == nil {
 		level := slog.LevelWarn
 		if errors.Is(err, store.ErrConflict) || errors.Is(err, errNotReady) {
@@ -158,6 +146,23 @@ func (c *Controller) look(ctx context.Context, item work.Item) error {
 		c.options.Logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "error", err)
 	}
 	return err
+}
+
+// sync does the next thing for an item.
+func (c *Controller) sync(ctx context.Context, item work.Item) error {
+	if item.Kind == workSnapshot {
+		return c.syncSnapshot(ctx, item.Name)
+	}
+	if item.Kind == workContent {
+		return c.syncContent(ctx, item)
+	}
+	if item.Kind == workGroup {
+		return c.syncGroup(ctx, item.Name)
+	}
+	if item.Kind == workGroupContent {
+		return c.syncGroupContent(ctx, item)
+	}
+	return c.releaseClaim(ctx, item.Name)
 }
 
 // event records what happened to an object.

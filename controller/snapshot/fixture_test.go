@@ -275,9 +275,9 @@ func newByHand(name, handle, snap string) *snapshotv1.VolumeSnapshotContent {
 
 // restoring returns a claim that is to be restored from a snapshot.
 func restoring(name, snap string) *v1.PersistentVolumeClaim {
-	claim := bound(name)[0].(*v1.PersistentVolumeClaim) //nolint:forcetypeassert // It is one.
+	claim := bound(name)[0].(*v1.PersistentVolumeClaim)
 	claim.Spec.VolumeName, claim.Status.Phase = "", v1.ClaimPending
-	claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: ptr(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: snap}
+	claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: new(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: snap}
 	return claim
 }
 

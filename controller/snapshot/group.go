@@ -82,7 +82,7 @@ func (c *Controller) groupWaits(ctx context.Context, group *groupv1.VolumeGroupS
 	if group.Status != nil {
 		status = *group.Status.DeepCopy()
 	}
-	status.ReadyToUse = ptr(false)
+	status.ReadyToUse = new(false)
 	status.Error = newError(status.Error, why.Error())
 	if apiequality.Semantic.DeepEqual(group.Status, &status) {
 		return nil
@@ -296,7 +296,7 @@ func (c *Controller) bindToGroupContent(ctx context.Context, group *groupv1.Volu
 // bindGroup writes into a group which content it has.
 func (c *Controller) bindGroup(ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) error {
 	e := unchanged(group).begin()
-	e.object.Status = &groupv1.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: &content.Name, ReadyToUse: ptr(false)}
+	e.object.Status = &groupv1.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: &content.Name, ReadyToUse: new(false)}
 	_, err := write(ctx, c.store, c.seen.groups, e)
 	return err
 }
@@ -325,7 +325,7 @@ func (c *Controller) followGroupContent(ctx context.Context, group *groupv1.Volu
 			}
 		}
 	}
-	status := &groupv1.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: &content.Name, ReadyToUse: ptr(isGroupReady(content))}
+	status := &groupv1.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: &content.Name, ReadyToUse: new(isGroupReady(content))}
 	if content.Status != nil {
 		status.CreationTime, status.Error = content.Status.CreationTime.DeepCopy(), content.Status.Error.DeepCopy()
 	}
@@ -413,24 +413,35 @@ func (c *Controller) groupDies(ctx context.Context, group *groupv1.VolumeGroupSn
 		return err
 	}
 	if err == nil && isBoundTo(content.Spec.VolumeGroupSnapshotRef, group) {
-		content, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).mark(AnnGroupBeingDeleted))
-		if err != nil {
+		kept, err := c.letGroupContentGo(ctx, group, content)
+		if err != nil || !kept {
 			return err
-		}
-		if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
-			if err := c.deleteUnbound(ctx, group, content); err != nil {
-				return err
-			}
-			if !dies(content) {
-				if err := ignoreGone(store.Delete(ctx, c.store, content)); err != nil {
-					return err
-				}
-			}
-			return work.AwaitChange(c.seen.groupContents, content)
 		}
 	}
 	_, err = write(ctx, c.store, c.seen.groups, unchanged(group).release(FinalizerGroup))
 	return ignoreGone(err)
+}
+
+// letGroupContentGo deletes the content of a group that is being deleted, unless it is to be kept, and reports whether it is kept.
+func (c *Controller) letGroupContentGo(
+	ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent,
+) (kept bool, err error) {
+	content, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).mark(AnnGroupBeingDeleted))
+	if err != nil {
+		return false, err
+	}
+	if content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+		return true, nil
+	}
+	if err := c.deleteUnbound(ctx, group, content); err != nil {
+		return false, err
+	}
+	if !dies(content) {
+		if err := ignoreGone(store.Delete(ctx, c.store, content)); err != nil {
+			return false, err
+		}
+	}
+	return false, work.AwaitChange(c.seen.groupContents, content)
 }
 
 // deleteMembers deletes the VolumeSnapshots of a group, and reports whether any is left. No member goes while a claim is restored from

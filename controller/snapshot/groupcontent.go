@@ -61,7 +61,7 @@ func (c *Controller) groupContentFailed(ctx context.Context, content *groupv1.Vo
 	if content.Status != nil {
 		status = *content.Status.DeepCopy()
 	}
-	status.ReadyToUse = ptr(false)
+	status.ReadyToUse = new(false)
 	status.Error = newError(status.Error, why.Error())
 	if apiequality.Semantic.DeepEqual(content.Status, &status) {
 		return failed
@@ -197,7 +197,7 @@ func (c *Controller) recordGroup(ctx context.Context, content *groupv1.VolumeGro
 func groupStatus(found volume.GroupSnapshot) *groupv1.VolumeGroupSnapshotContentStatus {
 	status := &groupv1.VolumeGroupSnapshotContentStatus{VolumeGroupSnapshotHandle: &found.Handle, ReadyToUse: &found.ReadyToUse}
 	if !found.CreationTime.IsZero() {
-		status.CreationTime = ptr(metav1.NewTime(found.CreationTime).Rfc3339Copy())
+		status.CreationTime = new(metav1.NewTime(found.CreationTime).Rfc3339Copy())
 	}
 	for _, member := range found.Snapshots {
 		one := contentStatus(member)

@@ -121,7 +121,7 @@ func TestASnapshotOfARunningPodIsRestored(t *testing.T) {
 	m := newMachine(t)
 	claim := restoring("data", "")
 	claim.Spec.DataSource = nil
-	claim.Spec.StorageClassName = ptr("loop")
+	claim.Spec.StorageClassName = new("loop")
 	claim.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("32Mi")
 	m.create(claim)
 	pod, dir := m.start("data")
@@ -132,7 +132,7 @@ func TestASnapshotOfARunningPodIsRestored(t *testing.T) {
 	save(t, filepath.Join(dir, "file"), "after")
 
 	restored := restoring("restored", "s")
-	restored.Spec.StorageClassName = ptr("loop")
+	restored.Spec.StorageClassName = new("loop")
 	restored.Spec.Resources.Requests[v1.ResourceStorage] = resource.MustParse("32Mi")
 	m.create(restored)
 	other, otherDir := m.start("restored")

@@ -24,8 +24,6 @@ func deref[T any](p *T) T {
 	return *p
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func has(obj metav1.Object, finalizer string) bool {
 	return slices.Contains(obj.GetFinalizers(), finalizer)
 }
@@ -169,7 +167,7 @@ func newError(old *snapshotv1.VolumeSnapshotError, message string) *snapshotv1.V
 	if old != nil && deref(old.Message) == message {
 		return old
 	}
-	return &snapshotv1.VolumeSnapshotError{Time: ptr(metav1.Now()), Message: &message}
+	return &snapshotv1.VolumeSnapshotError{Time: new(metav1.Now()), Message: &message}
 }
 
 // restores reports whether a claim is, or may be, about to be filled from the VolumeSnapshot of that name.

@@ -130,7 +130,7 @@ func TestMaking(t *testing.T) {
 		}},
 		{"10 it names a claim and a content, or neither", fake.PluginOptions{}, nil, func(_ *testing.T, w *world) {
 			both := newSnapshot("s", "c", "x")
-			both.Spec.Source.VolumeSnapshotContentName = ptr("content")
+			both.Spec.Source.VolumeSnapshotContentName = new("content")
 			w.create(both)
 			w.create(newSnapshot("t", "", "x"))
 			w.start(w.store)
@@ -463,7 +463,7 @@ func TestRestoring(t *testing.T) {
 			c, _ := w.start(w.store)
 			idle()
 			block := r.DeepCopy()
-			block.Spec.VolumeMode = ptr(v1.PersistentVolumeBlock)
+			block.Spec.VolumeMode = new(v1.PersistentVolumeBlock)
 			_, _, err := c.Snapshot(t.Context(), block, "s")
 			require.ErrorIs(t, err, volume.ErrInfeasible)
 			content := w.requireReady("s")
@@ -647,7 +647,7 @@ func TestGroups(t *testing.T) {
 			}
 			w.create(content)
 			byHand := newGroup("g", "")
-			byHand.Spec.Source = groupv1.VolumeGroupSnapshotSource{VolumeGroupSnapshotContentName: ptr("content")}
+			byHand.Spec.Source = groupv1.VolumeGroupSnapshotSource{VolumeGroupSnapshotContentName: new("content")}
 			w.create(byHand)
 			w.start(w.store)
 			idle()

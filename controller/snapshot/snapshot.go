@@ -77,7 +77,7 @@ func (c *Controller) snapshotWaits(ctx context.Context, snap *snapshotv1.VolumeS
 	if snap.Status != nil {
 		status = *snap.Status.DeepCopy()
 	}
-	status.ReadyToUse = ptr(false)
+	status.ReadyToUse = new(false)
 	status.Error = newError(status.Error, why.Error())
 	if apiequality.Semantic.DeepEqual(snap.Status, &status) {
 		return nil
@@ -213,9 +213,9 @@ func newContent(snap *snapshotv1.VolumeSnapshot, class *snapshotv1.VolumeSnapsho
 
 func modeOf(mode *v1.PersistentVolumeMode) *v1.PersistentVolumeMode {
 	if mode == nil {
-		return ptr(v1.PersistentVolumeFilesystem)
+		return new(v1.PersistentVolumeFilesystem)
 	}
-	return ptr(*mode)
+	return new(*mode)
 }
 
 // bindToContent binds a snapshot to the content that it names, which must name the snapshot too.
@@ -257,13 +257,13 @@ func (c *Controller) bind(ctx context.Context, snap *snapshotv1.VolumeSnapshot, 
 
 // snapshotStatus returns the status of a snapshot, which is that of its content.
 func snapshotStatus(snap *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) *snapshotv1.VolumeSnapshotStatus {
-	status := &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: &content.Name, ReadyToUse: ptr(isReady(content))}
+	status := &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: &content.Name, ReadyToUse: new(isReady(content))}
 	if owner := groupOwner(snap).Name; owner != "" {
 		status.VolumeGroupSnapshotName = &owner
 	}
 	if from := content.Status; from != nil {
 		if from.CreationTime != nil {
-			status.CreationTime = ptr(metav1.NewTime(time.Unix(0, *from.CreationTime).Truncate(time.Second)))
+			status.CreationTime = new(metav1.NewTime(time.Unix(0, *from.CreationTime).Truncate(time.Second)))
 		}
 		if from.RestoreSize != nil {
 			status.RestoreSize = resource.NewQuantity(*from.RestoreSize, resource.BinarySI)
