@@ -38,6 +38,11 @@ func testHold(t *testing.T, s *etcd.Store) {
 
 	lease := live("one")
 	live("two")
+	leases, err := s.Leases(t.Context())
+	require.NoError(t, err)
+	require.Len(t, leases, 2)
+	assert.Equal(t, nodeLease("two"), store.NameOf(leases[1]))
+	assert.Equal(t, "two", *leases[1].Spec.HolderIdentity)
 	require.NoError(t, holdFor("one"))
 	require.NoError(t, holdFor("one"), "it has it")
 	var held *etcd.HeldError

@@ -35,7 +35,10 @@ func (k keys) ofDeleted(kind schema.GroupVersionKind, n int) string {
 }
 
 func (k keys) ofLease(name types.NamespacedName) string {
-	return k.prefix + path.Join("lease", name.Namespace, name.Name)
+	return k.ofLeases() + path.Join(name.Namespace, name.Name)
 }
+
+// ofLeases begins the keys of all leases.
+func (k keys) ofLeases() string { return k.prefix + "lease/" }
 
 func (k keys) ofHolder(volume string) string { return k.prefix + "holder/" + volume }

@@ -1,14 +1,19 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/store"
 )
@@ -174,6 +179,31 @@ func (s *Store) ReleaseLease(ctx context.Context, lease store.Lease) error {
 		return nil
 	}
 	return classify(ctx, fmt.Sprintf("release lease %q", lease.Name), err)
+}
+
+// Leases returns the leases that are held, sorted by namespace and name, as objects for people to read, such as on a page. They have
+// a holder; when it was last renewed, etcd does not say.
+func (s *Store) Leases(ctx context.Context) ([]*coordinationv1.Lease, error) {
+	prefix := s.keys.ofLeases()
+	response, err := s.get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, classify(ctx, "list leases", err)
+	}
+	leases := make([]*coordinationv1.Lease, 0, len(response.Kvs))
+	for _, kv := range response.Kvs {
+		namespace, name, found := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
+		if !found {
+			namespace, name = "", namespace
+		}
+		leases = append(leases, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(string(kv.Value))},
+		})
+	}
+	slices.SortFunc(leases, func(a, b *coordinationv1.Lease) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return leases, nil
 }
 
 func idOf(lease store.Lease) (clientv3.LeaseID, error) {

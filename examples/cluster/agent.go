@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/etcd"
+	"github.com/volumekit/volumekit/bridge/inspect"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/plugins/emptydir"
@@ -31,6 +32,7 @@ type agent struct {
 	store   store.Store
 	out     *output
 	manager *volumemanager.Manager
+	history *inspect.History // what was done for each volume, for the page
 	pods    *store.Mirror[*v1.Pod]
 
 	mu    sync.Mutex
@@ -46,6 +48,7 @@ type agentOptions struct {
 	mounter mount.Interface
 	disks   volume.VolumePlugin
 	tick    time.Duration // between two lines of a workload
+	http    string        // the address of its page; "" for none
 }
 
 // life is that of a pod on this node. deleted is closed when the pod is to end.
@@ -66,13 +69,15 @@ func newAgent(ctx context.Context, o agentOptions, s *etcd.Store, out *output) (
 		return nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	history := inspect.NewHistory(inspect.HistoryOptions{})
 	manager, err := volumemanager.New(plugins, volumemanager.Options{
 		Store: s, AttachedBy: volumemanager.AttachedByController,
 		RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "state"),
 		Mounter: o.mounter, Recorder: operationexecutor.NewEventPrinter(out), Logger: logger, Backoff: quickly(),
+		Observer: history,
 	})
 	return &agent{
-		options: o, store: s, out: out, manager: manager, lives: make(map[types.UID]*life),
+		options: o, store: s, out: out, manager: manager, history: history, lives: make(map[types.UID]*life),
 		pods: store.NewMirror[*v1.Pod](s, store.MirrorOptions{InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max}),
 	}, err
 }
@@ -85,6 +90,13 @@ func quickly() operationexecutor.Backoff {
 // run works until ctx ends. What is mounted stays mounted. The lease of the node is the sign that it is alive; the agent that
 // loses it ends, and another one tries again.
 func (a *agent) run(ctx context.Context) error {
+	return runAll(ctx, a.hold, func(ctx context.Context) error {
+		return servePage(ctx, a.options.http, inspect.NewNode(a.manager, inspect.NodeOptions{History: a.history}), a.out)
+	})
+}
+
+// hold works while it has the lease of the node.
+func (a *agent) hold(ctx context.Context) error {
 	lease := nodeLease(a.options.node, string(a.options.node))
 	return store.HoldLease(ctx, store.LessorOf(a.store), lease, func(ctx context.Context, _ store.Lease) error {
 		if err := a.register(ctx); err != nil {

@@ -24,8 +24,8 @@ const (
 
 // cast are the processes of a cluster and what connects them.
 type cast struct {
-	dir        string   // of its own; everything lies in it
-	flags      []string // of controllers and nodes, beside those that name them
+	dir        string  // of its own; everything lies in it
+	options    options // of the play
 	told       *transcript
 	cluster    string            // all members of etcd, for its members
 	clients    map[string]string // by member, its address for clients
@@ -34,10 +34,9 @@ type cast struct {
 	closeStore func() error
 }
 
-// newCast starts a cluster in a directory and returns when all its nodes are ready. What processes print is shown on to. Its controllers
-// and nodes have flags beside those that they need.
-func newCast(ctx context.Context, dir string, to io.Writer, flags ...string) (*cast, error) {
-	c := &cast{dir: dir, flags: flags, told: newTranscript(to), clients: make(map[string]string), processes: make(map[string]*process)}
+// newCast starts a cluster in a directory and returns when all its nodes are ready. What processes print is shown on to.
+func newCast(ctx context.Context, dir string, o options, to io.Writer) (*cast, error) {
+	c := &cast{dir: dir, options: o, told: newTranscript(to), clients: make(map[string]string), processes: make(map[string]*process)}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.killAll())
 	}
@@ -47,6 +46,9 @@ func newCast(ctx context.Context, dir string, to io.Writer, flags ...string) (*c
 func (c *cast) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if err := c.checkPages(ctx); err != nil {
+		return err
+	}
 	var cluster []string
 	for _, name := range names("member", memberCount) {
 		addresses, err := freeAddresses(2)
@@ -90,7 +92,11 @@ func names(role string, count int) []string {
 
 // run starts a process, also one that ran before.
 func (c *cast) run(name string) error {
-	p, err := startProcess(name, c.arguments(name), c.told.told)
+	args, err := c.arguments(name)
+	if err != nil {
+		return err
+	}
+	p, err := startProcess(name, args, c.told.told)
 	if err == nil {
 		c.processes[name] = p
 	}
@@ -98,14 +104,47 @@ func (c *cast) run(name string) error {
 }
 
 // arguments are those of a process.
-func (c *cast) arguments(name string) []string {
+func (c *cast) arguments(name string) ([]string, error) {
 	role, _, _ := strings.Cut(name, "-")
 	args := []string{role, "-name", name, "-dir", filepath.Join(c.dir, name)}
 	if role == "member" {
-		return append(args, "-cluster", c.cluster, "-client", c.clients[name])
+		return append(args, "-cluster", c.cluster, "-client", c.clients[name]), nil
 	}
 	args = append(args, "-etcd", strings.Join(c.endpoints(), ","), "-shared", filepath.Join(c.dir, "shared"))
-	return append(args, c.flags...)
+	if c.options.csi {
+		args = append(args, "-csi")
+	}
+	if c.options.http == "" {
+		return args, nil
+	}
+	address, err := c.pageOf(name)
+	return append(args, "-http", address), err
+}
+
+// pageOf is the address of the page of a controller or a node.
+func (c *cast) pageOf(name string) (string, error) {
+	return pageAddress(c.options.http, slices.Index(c.everybody()[memberCount:], name))
+}
+
+// checkPages refuses addresses at which pages cannot be. A process would say so, and the play would wait for it.
+func (c *cast) checkPages(ctx context.Context) error {
+	if c.options.http == "" {
+		return nil
+	}
+	for _, name := range c.everybody()[memberCount:] {
+		address, err := c.pageOf(name)
+		if err != nil {
+			return err
+		}
+		listener, err := listenForPage(ctx, address)
+		if err != nil {
+			return err
+		}
+		if err := listener.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *cast) endpoints() []string {

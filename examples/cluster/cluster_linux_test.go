@@ -123,7 +123,7 @@ func testChurn(t *testing.T, o options, seed uint64, length time.Duration) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), length+5*time.Minute)
 	defer cancel()
-	c, err := newCast(ctx, dir, testOutput{t}, o.storageFlags()...)
+	c, err := newCast(ctx, dir, o, testOutput{t})
 	require.NoError(t, err)
 	defer func() {
 		assert.NoError(t, c.killAll())

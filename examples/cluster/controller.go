@@ -28,38 +28,49 @@ const leaseTime = 2 * time.Second
 // leads is the line by which a controller says that it works from now on.
 const leads = "leads"
 
-// runController stands by, and works when it is its turn, until ctx ends.
-func runController(ctx context.Context, o options, s *etcd.Store, out *output) {
-	standBy := leader.Options{
-		Name: types.NamespacedName{Namespace: "cluster", Name: "controller"}, Holder: o.name, TTL: leaseTime,
+// controller is a process that has the controllers when it leads.
+type controller struct {
+	options options
+	store   *etcd.Store
+	out     *output
+	page    clusterPage
+}
+
+// standBy waits for its turn, works when it comes, and waits again, until ctx ends.
+func (c *controller) standBy(ctx context.Context) error {
+	turn := leader.Options{
+		Name: types.NamespacedName{Namespace: "cluster", Name: "controller"}, Holder: c.options.name, TTL: leaseTime,
 	}
 	for ctx.Err() == nil {
-		err := leader.Run(ctx, s, standBy, func(ctx context.Context, fenced store.Store) error {
-			out.say(leads)
-			return control(ctx, o, s, fenced, out)
+		err := leader.Run(ctx, c.store, turn, func(ctx context.Context, fenced store.Store) error {
+			c.out.say(leads)
+			return c.lead(ctx, fenced)
 		})
 		if err != nil && ctx.Err() == nil {
-			out.say("does not work any more: %v", err)
+			c.out.say("does not work any more: %v", err)
 			pause(ctx, quickly().Initial)
 		}
 	}
+	return nil
 }
 
-// control runs the controllers until ctx ends. They write to the store of a leader, which refuses writes of one that is not any
+// lead runs the controllers until ctx ends. They write to the store of a leader, which refuses writes of one that is not any
 // more.
-func control(ctx context.Context, o options, holders *etcd.Store, s store.Store, out *output) error {
-	disks := newDisks(o.shared, types.NodeName(o.name), holders, nil)
-	return runAll(ctx, newHealth(s, store.LessorOf(holders), out).run, func(ctx context.Context) error {
-		return withPlugin(ctx, o, disks, controllerService(o), func(ctx context.Context, plugin volume.VolumePlugin) error {
-			return controlVolumes(ctx, o, plugin, s, out)
+func (c *controller) lead(ctx context.Context, fenced store.Store) error {
+	disks := newDisks(c.options.shared, types.NodeName(c.options.name), c.store, nil)
+	return runAll(ctx, newHealth(fenced, store.LessorOf(c.store), c.out).run, func(ctx context.Context) error {
+		return withPlugin(ctx, c.options, disks, controllerService(c.options), func(ctx context.Context, plugin volume.VolumePlugin) error {
+			return c.controlVolumes(ctx, plugin, fenced)
 		})
 	})
 }
 
 // controlVolumes runs the controllers of volumes until ctx ends.
-func controlVolumes(ctx context.Context, o options, disks volume.VolumePlugin, s store.Store, out *output) error {
+func (c *controller) controlVolumes(ctx context.Context, disks volume.VolumePlugin, s store.Store) error {
 	// The controllers call plugins, and so they are on a node, though it is one that has no pods.
-	host, err := volume.NewHost(volume.HostOptions{RootDir: filepath.Join(o.dir, "root"), NodeName: types.NodeName(o.name)})
+	host, err := volume.NewHost(volume.HostOptions{
+		RootDir: filepath.Join(c.options.dir, "root"), NodeName: types.NodeName(c.options.name),
+	})
 	if err != nil {
 		return err
 	}
@@ -67,8 +78,8 @@ func controlVolumes(ctx context.Context, o options, disks volume.VolumePlugin, s
 	if err := plugins.InitPlugins(ctx, disks); err != nil {
 		return err
 	}
-	events := operationexecutor.NewEventPrinter(out)
-	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	events := operationexecutor.NewEventPrinter(c.out)
+	logger := slog.New(slog.NewTextHandler(c.out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	claims := persistentvolume.New(plugins, s, persistentvolume.Options{
 		Events: events, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
 	})
@@ -77,6 +88,8 @@ func controlVolumes(ctx context.Context, o options, disks volume.VolumePlugin, s
 		Recorder: events, Logger: logger, Backoff: quickly(),
 		MaxWaitForUnmount: -1, // Nothing is taken from a node for its silence alone.
 	})
+	c.page.show(attachments, claims)
+	defer c.page.show(nil, nil)
 	return runAll(ctx, claims.Run, sizes.Run, attachments.Run)
 }
 

@@ -4,8 +4,9 @@
 //
 //	cd examples/cluster && go build -o /tmp/cluster . && sudo /tmp/cluster
 //	sudo /tmp/cluster -csi
+//	sudo /tmp/cluster -http 127.0.0.1:8080
 //
-// Each of these commands is the play, the second one with its volumes through CSI: it starts everything, plays a story, says what
+// Each of these commands is the play, the second one with its volumes through CSI, the third one with pages to look at: it starts everything, plays a story, says what
 // it does, and takes everything away. It needs root, and touches nothing but a directory of its own.
 //
 // # The cast
@@ -26,6 +27,12 @@
 //
 // With the flag -csi the same plugin is a CSI driver, and everything else reaches it by sockets (csi.go). The controller that leads
 // serves the driver's controller service, each agent its node service, and each is killed with the process that serves it.
+//
+// # The pages
+//
+// With -http 127.0.0.1:8080 each controller and each node shows a page (bridge/inspect), at that port and those above it, and says
+// where. The page of the controller that leads has the claims that wait, who has which volume, and what is taken from a node
+// by force; the other one's, who leads; a node's, its volumes and what each waits for.
 //
 // # Fencing
 //

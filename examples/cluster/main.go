@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/bridge/inspect"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -30,6 +31,7 @@ type options struct {
 	cluster string // the members' names and addresses for each other
 	client  string // a member's address for clients
 	csi     bool   // volumes are served through CSI
+	http    string // the address of a process's page; of a play the first one
 	tick    time.Duration
 }
 
@@ -89,6 +91,7 @@ func parse(args, needs []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.cluster, "cluster", "", "`members` of etcd, name=address with commas between them")
 	flags.StringVar(&o.client, "client", "", "`address` of a member for clients")
 	flags.BoolVar(&o.csi, "csi", false, "serve the volumes through CSI")
+	flags.StringVar(&o.http, "http", "", "`address` of a page that shows volumes; the play gives each process the next port")
 	flags.DurationVar(&o.tick, "tick", 20*time.Millisecond, "`time` between two lines that a pod writes")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -113,8 +116,11 @@ func beController(ctx context.Context, o options, out *output) error {
 	if err != nil {
 		return err
 	}
-	runController(ctx, o, s, out)
-	return closeStore()
+	c := &controller{options: o, store: s, out: out}
+	err = runAll(ctx, c.standBy, c.page.followLeases(s), func(ctx context.Context) error {
+		return servePage(ctx, o.http, inspect.NewCluster(c.page.sources), out)
+	})
+	return errors.Join(err, closeStore())
 }
 
 func beNode(ctx context.Context, o options, out *output) error {
@@ -129,7 +135,7 @@ func beAgent(ctx context.Context, o options, out *output) error {
 	node, mounter := types.NodeName(o.name), mount.New(mount.Options{})
 	err = withPlugin(ctx, o, newDisks(o.shared, node, s, mounter), nodeService(o), func(ctx context.Context, disks volume.VolumePlugin) error {
 		a, err := newAgent(ctx, agentOptions{
-			node: node, root: filepath.Join(o.dir, "root"), run: runDir(o), mounter: mounter, disks: disks, tick: o.tick,
+			node: node, root: filepath.Join(o.dir, "root"), run: runDir(o), mounter: mounter, disks: disks, tick: o.tick, http: o.http,
 		}, s, out)
 		if err != nil {
 			return err
@@ -141,11 +147,3 @@ func beAgent(ctx context.Context, o options, out *output) error {
 
 // runDir is where the tmpfs of a node is, in its namespace.
 func runDir(o options) string { return filepath.Join(o.dir, "run") }
-
-// storageFlags are the flags by which a play tells its processes how volumes are served.
-func (o options) storageFlags() []string {
-	if o.csi {
-		return []string{"-csi"}
-	}
-	return nil
-}

@@ -63,7 +63,7 @@ func playIn(ctx context.Context, dir string, o options, out *output) (err error)
 			return err
 		}
 	}
-	c, err := newCast(ctx, dir, out, o.storageFlags()...)
+	c, err := newCast(ctx, dir, o, out)
 	if err != nil {
 		return err
 	}
