@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,7 +96,7 @@ func (r *release) do(ctx context.Context) error {
 	if r.modules, err = modules.Released(r.tree); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{r.checkAPI, r.writeNotes, r.prepareModules, r.prove, r.makeBranch} {
+	for _, step := range []func(context.Context) error{r.checkAPI, r.writeNotes, r.keepRecords, r.prepareModules, r.prove, r.makeBranch} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -145,6 +146,34 @@ func (r *release) writeNotes(ctx context.Context) error {
 		}
 	}
 	return r.commit(ctx, "release: notes and API of "+r.version)
+}
+
+// recordsTest is the test by which a package keeps what its release writes on disk, see internal/released.
+const recordsTest = "TestWhatReleasesHaveWritten"
+
+// keepRecords adds to the first commit what this version writes on disk, so that tests of later versions read it.
+func (r *release) keepRecords(ctx context.Context) error {
+	var found []string // directories
+	err := filepath.WalkDir(r.tree, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(filepath.Clean(name))
+		if err == nil && strings.Contains(string(source), "\nfunc "+recordsTest+"(") {
+			found = append(found, filepath.Dir(name))
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, dir := range found {
+		env := []string{"VOLUMEKIT_RELEASE=" + r.version}
+		if _, err := output(ctx, dir, env, "go", "test", "-count=1", "-run", "^"+recordsTest+"$", "."); err != nil {
+			return err
+		}
+	}
+	return r.commit(ctx, "", "--amend", "--no-edit")
 }
 
 // prepareModules makes the second commit. The sum of a module stands in those that require it: so each is committed, and then

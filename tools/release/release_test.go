@@ -32,6 +32,23 @@ func newRepository(t *testing.T) repository {
 	r.write("bridge/go.mod", "module example.com/kit/bridge\n\ngo 1.25.0\n\nrequire example.com/kit v0.0.0\n\nreplace example.com/kit => ../\n")
 	r.write("bridge/bridge.go", "// Package bridge uses kit.\npackage bridge\n\nimport \"example.com/kit\"\n\n// Name names.\nvar Name = kit.Name()\n")
 	r.write("bridge/serve/main.go", "package main\n\nimport \"example.com/kit/bridge\"\n\nfunc main() { println(bridge.Name) }\n")
+	r.write("records_test.go", `package kit
+
+import (
+	"os"
+	"testing"
+)
+
+func TestWhatReleasesHaveWritten(t *testing.T) {
+	dir := "testdata/released/" + os.Getenv("VOLUMEKIT_RELEASE")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/record", []byte("written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+`)
 	r.write("tools/go.mod", "module example.com/kit/tools // not released: a tool\n\ngo 1.25.0\n")
 	r.git("init", "--quiet", "--initial-branch=main")
 	r.git("config", "user.name", "Somebody")
@@ -106,6 +123,8 @@ func TestAReleaseIsMadeBesideTheRepository(t *testing.T) {
 	list := r.git("show", "release-v0.1.0~1:api/v0.1.0.txt")
 	assert.Contains(t, list, ".: func Name() string\n")
 	assert.Contains(t, list, "bridge: var Name string")
+
+	assert.Equal(t, "written", r.git("show", "release-v0.1.0~1:testdata/released/v0.1.0/record"))
 
 	gomod := r.git("show", "release-v0.1.0:bridge/go.mod")
 	assert.Contains(t, gomod, "require example.com/kit v0.1.0")
