@@ -41,15 +41,15 @@ func NewTransactionPlan(t Transaction) (*TransactionPlan, error) {
 }
 
 // NewTransactionPlan is the function [NewTransactionPlan] for the kinds of the table.
-func (k *KindTable) NewTransactionPlan(t Transaction) (*TransactionPlan, error) {
-	p := &TransactionPlan{transaction: t, drafts: make([]draft, 0, len(t.Writes))}
-	for i, c := range t.Conditions {
-		if err := c.validate(k); err != nil {
+func (t *KindTable) NewTransactionPlan(transaction Transaction) (*TransactionPlan, error) {
+	p := &TransactionPlan{transaction: transaction, drafts: make([]draft, 0, len(transaction.Writes))}
+	for i, c := range transaction.Conditions {
+		if err := c.validate(t); err != nil {
 			return nil, fmt.Errorf("condition %d: %w", i+1, err)
 		}
 	}
-	for i, w := range t.Writes {
-		d, err := w.draft(k)
+	for i, w := range transaction.Writes {
+		d, err := w.draft(t)
 		if err != nil {
 			return nil, p.inWrite(i, err)
 		}

@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/internal/released"
+	"github.com/volumekit/volumekit/internal/releasetest"
 	"github.com/volumekit/volumekit/store"
 )
 
 // TestWhatReleasesHaveWritten: a store on disk has the objects that each earlier version has written, in its snapshot and its journal.
 func TestWhatReleasesHaveWritten(t *testing.T) {
-	released.Check(t, func(t *testing.T, dir string) {
+	releasetest.Check(t, func(t *testing.T, dir string) {
 		t.Helper()
 		s, err := store.OpenDisk(filepath.Join(dir, "store"), store.DiskOptions{CompactBytes: 500})
 		require.NoError(t, err)

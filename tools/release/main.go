@@ -25,7 +25,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: go run ./release VERSION")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt) //nolint:forbidigo // the first of all contexts
 	defer stop()
 	if err := makeRelease(ctx, os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -40,5 +40,5 @@ func makeRelease(ctx context.Context, version string) error {
 		return err
 	}
 	err = r.do(ctx)
-	return r.end(err)
+	return r.end(ctx, err)
 }

@@ -38,11 +38,13 @@ func (r *release) use(ctx context.Context, m modules.Module) error {
 		return err
 	}
 	if len(imports) > 0 {
-		program := "package main\n\nimport (\n"
+		var program strings.Builder
+		program.WriteString("package main\n\nimport (\n")
 		for _, path := range imports {
-			program += fmt.Sprintf("\t_ %q\n", path)
+			fmt.Fprintf(&program, "\t_ %q\n", path)
 		}
-		if err := r.build(ctx, env, program+")\n\nfunc main() {}\n", m); err != nil {
+		program.WriteString(")\n\nfunc main() {}\n")
+		if err := r.build(ctx, env, program.String(), m); err != nil {
 			return err
 		}
 	}
@@ -57,7 +59,7 @@ func (r *release) use(ctx context.Context, m modules.Module) error {
 // build compiles a program that requires modules of this release, in an empty folder, and leaves it there as "program".
 func (r *release) build(ctx context.Context, env []string, source string, requires ...modules.Module) error {
 	dir := r.stranger()
-	if err := os.RemoveAll(dir); err != nil {
+	if err := remove(ctx, dir); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -148,6 +150,12 @@ func (r *release) cache() string { return filepath.Join(r.dir, "cache") }
 
 func requires(path string) func(*modfile.Require) bool {
 	return func(r *modfile.Require) bool { return r.Mod.Path == path }
+}
+
+// remove empties nothing that a program has mounted and left below dir.
+func remove(ctx context.Context, dir string) error {
+	_, err := output(ctx, filepath.Dir(dir), nil, "rm", "-rf", "--one-file-system", dir)
+	return err
 }
 
 // output runs a program in dir, with env beside this process's own, and returns what it printed.

@@ -51,7 +51,7 @@ func begin(ctx context.Context, root, version string) (*release, error) {
 	r := &release{version: version, root: root, dir: dir, tree: filepath.Join(dir, "tree"), out: os.Stdout}
 	r.proxy = proxy{dir: filepath.Join(dir, "proxy"), tree: r.tree, version: version}
 	if err := r.checkOut(ctx); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, remove(ctx, dir))
 	}
 	return r, nil
 }
@@ -148,7 +148,7 @@ func (r *release) writeNotes(ctx context.Context) error {
 	return r.commit(ctx, "release: notes and API of "+r.version)
 }
 
-// recordsTest is the test by which a package keeps what its release writes on disk, see internal/released.
+// recordsTest is the test by which a package keeps what its release writes on disk, see internal/releasetest.
 const recordsTest = "TestWhatReleasesHaveWritten"
 
 // keepRecords adds to the first commit what this version writes on disk, so that tests of later versions read it.
@@ -256,9 +256,9 @@ func (r *release) commit(ctx context.Context, message string, args ...string) er
 }
 
 // end removes what was made on the way, also after a signal, and returns err with what fails here.
-func (r *release) end(err error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+func (r *release) end(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	_, cleaned := output(ctx, r.root, []string{"GOMODCACHE=" + r.cache()}, "go", "clean", "-modcache") // its files are read-only
-	return errors.Join(err, cleaned, os.RemoveAll(r.dir))
+	return errors.Join(err, cleaned, remove(ctx, r.dir))
 }

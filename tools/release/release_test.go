@@ -92,7 +92,7 @@ func (r repository) release(ctx context.Context, version string) (string, error)
 	}
 	var out bytes.Buffer
 	made.out = &out
-	err = made.end(made.do(ctx))
+	err = made.end(ctx, made.do(ctx))
 	return out.String(), err
 }
 

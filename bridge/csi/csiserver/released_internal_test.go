@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/volumekit/volumekit/internal/released"
+	"github.com/volumekit/volumekit/internal/releasetest"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -40,7 +40,7 @@ func TestWhatReleasesHaveWritten(t *testing.T) {
 		require.NoError(t, err)
 		return r
 	}
-	released.Check(t, func(t *testing.T, dir string) {
+	releasetest.Check(t, func(t *testing.T, dir string) {
 		t.Helper()
 		r := open(t, dir)
 		for name, row := range volumes {

@@ -192,8 +192,13 @@ func (l *lister) signature(s *types.Signature) string {
 	if s.TypeParams().Len() > 0 {
 		text = l.parameters(s.TypeParams())
 	}
-	text += "(" + strings.Join(l.tuple(s.Params(), s.Variadic()), ", ") + ")"
-	switch results := l.tuple(s.Results(), false); len(results) {
+	params := l.tuple(s.Params())
+	if s.Variadic() {
+		last := len(params) - 1
+		params[last] = "..." + strings.TrimPrefix(params[last], "[]")
+	}
+	text += "(" + strings.Join(params, ", ") + ")"
+	switch results := l.tuple(s.Results()); len(results) {
 	case 0:
 		return text
 	case 1:
@@ -203,22 +208,12 @@ func (l *lister) signature(s *types.Signature) string {
 	}
 }
 
-func (l *lister) tuple(vars *types.Tuple, variadic bool) []string {
+func (l *lister) tuple(vars *types.Tuple) []string {
 	all := make([]string, 0, vars.Len())
 	for v := range vars.Variables() {
 		all = append(all, l.typeOf(v.Type()))
 	}
-	if slice, ok := lastType(vars).(*types.Slice); ok && variadic {
-		all[len(all)-1] = "..." + l.typeOf(slice.Elem())
-	}
 	return all
-}
-
-func lastType(vars *types.Tuple) types.Type {
-	if vars.Len() == 0 {
-		return nil
-	}
-	return vars.At(vars.Len() - 1).Type()
 }
 
 // typeOf names other packages by their whole path, and none of this package.

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/internal/released"
+	"github.com/volumekit/volumekit/internal/releasetest"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
@@ -17,7 +17,7 @@ func TestWhatReleasesHaveWritten(t *testing.T) {
 	options := func(dir string) Options {
 		return Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state")}
 	}
-	released.Check(t, func(t *testing.T, dir string) {
+	releasetest.Check(t, func(t *testing.T, dir string) {
 		t.Helper()
 		j := newJournal(t, options(dir))
 		j.Disk.BootID = func() (string, error) { return "1f8a7a53-8c0e-4d44-9a3c-1f2d3c4b5a69", nil }

@@ -1,9 +1,9 @@
-// Package released keeps what released versions have written on disk, and has tests read it. It is for tests alone.
+// Package releasetest keeps what released versions have written on disk, and has tests read it. It is for tests alone.
 //
 // A package whose files outlive a version has one test with the name TestWhatReleasesHaveWritten, which calls [Check]. When a
 // release is made, with VOLUMEKIT_RELEASE in the environment, that test leaves what its version writes in
 // testdata/released/VERSION of its package. From then on it reads that too.
-package released
+package releasetest
 
 import (
 	"errors"
@@ -11,8 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // environment names the version that is being released.
@@ -28,7 +26,9 @@ func Check(t *testing.T, write, read func(t *testing.T, dir string)) {
 		copyFiles(t, now, filepath.Join("testdata", "released", version))
 	}
 	earlier, err := filepath.Glob("testdata/released/*")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, dir := range earlier {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			copied := t.TempDir()
@@ -42,7 +42,7 @@ func Check(t *testing.T, write, read func(t *testing.T, dir string)) {
 // copyFiles copies the files that are not empty, with modes that nobody else can read: a lock is made again.
 func copyFiles(t *testing.T, from, to string) {
 	t.Helper()
-	require.NoError(t, filepath.WalkDir(from, func(name string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(from, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
@@ -56,5 +56,8 @@ func copyFiles(t *testing.T, from, to string) {
 		}
 		copied := filepath.Join(to, below)
 		return errors.Join(os.MkdirAll(filepath.Dir(copied), 0o700), os.WriteFile(copied, data, 0o600))
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

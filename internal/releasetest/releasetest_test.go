@@ -1,4 +1,4 @@
-package released_test
+package releasetest_test
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/volumekit/volumekit/internal/released"
+	"github.com/volumekit/volumekit/internal/releasetest"
 )
 
 func TestWhatAReleaseHasWrittenIsReadByTheNextVersion(t *testing.T) {
@@ -17,7 +17,7 @@ func TestWhatAReleaseHasWrittenIsReadByTheNextVersion(t *testing.T) {
 	var seen []string
 	check := func() {
 		seen = nil
-		released.Check(t, func(t *testing.T, dir string) {
+		releasetest.Check(t, func(t *testing.T, dir string) {
 			t.Helper()
 			require.NoError(t, os.MkdirAll(filepath.Join(dir, "state"), 0o700))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "state", "record"), []byte(written), 0o600))
