@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/volume"
@@ -135,6 +136,16 @@ func (b *Backend) ensure(handle string) *backendVolume {
 		b.volumes[handle] = v
 	}
 	return v
+}
+
+// findCopy sets size to that of a volume that exists, and is at least as large.
+func (b *Backend) findCopy(handle string, size *resource.Quantity) error {
+	has, ok := b.Size(handle)
+	if !ok || has < size.Value() {
+		return fmt.Errorf("volume %q: its source is gone, and no volume of %d bytes was made before: %w", handle, size.Value(), volume.ErrInfeasible)
+	}
+	*size = *resource.NewQuantity(has, resource.BinarySI)
+	return nil
 }
 
 func (b *Backend) has(handle string) bool {

@@ -28,6 +28,9 @@ func (p *Plugin) checkSource(options volume.VolumeOptions) error {
 		return p.checkRestore(options)
 	}
 	if options.Source == nil {
+		if namesClaim(options.PVC) && p.options.Backend.has(options.PVName) {
+			return nil // It was copied before its source went.
+		}
 		if claim.DataSource != nil || claim.DataSourceRef != nil {
 			return fmt.Errorf("plugin %q: volume %q: its data source gives no volume that can be copied: %w",
 				p.options.Name, options.PVName, volume.ErrInfeasible)
@@ -36,6 +39,15 @@ func (p *Plugin) checkSource(options volume.VolumeOptions) error {
 	}
 	_, err := p.persistent(volume.NewSpecFromPersistentVolume(options.Source, false))
 	return err
+}
+
+// namesClaim reports whether the data source of a claim is another claim.
+func namesClaim(claim *v1.PersistentVolumeClaim) bool {
+	if source := claim.Spec.DataSource; source != nil {
+		return source.Kind == "PersistentVolumeClaim" && (source.APIGroup == nil || *source.APIGroup == "")
+	}
+	ref := claim.Spec.DataSourceRef
+	return ref != nil && ref.Kind == "PersistentVolumeClaim" && (ref.APIGroup == nil || *ref.APIGroup == "")
 }
 
 // contentFor returns what a volume holds: the files of its stage, where it is mounted, and else what it was made with. The

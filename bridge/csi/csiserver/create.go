@@ -29,9 +29,11 @@ type creation struct {
 	parameters   map[string]string
 	mutable      map[string]string
 	content      content
-	// source is the volume to be copied, snapshot the one to be restored; nil: none.
+	// source is the volume to be copied, snapshot the one to be restored; nil: none, or it is gone.
 	source   *volumeRecord
 	snapshot *volume.Snapshot
+	// earlier is how large an earlier attempt was to make the volume, in bytes; zero: there was none.
+	earlier int64
 }
 
 // content names what a volume is made of: at most one is not empty.
@@ -199,15 +201,24 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	case known && v.Step == made:
 		return v, s.checkSame(v, wanted)
 	}
+	if known && v.content() != wanted.content {
+		return v, v.otherContent()
+	}
 	err := s.fetch(ctx, &wanted)
-	if known && wanted.content.snapshotID != "" && errors.Is(err, volume.ErrNotFound) {
+	if known && (errors.Is(err, volume.ErrNotFound) || status.Code(err) == codes.NotFound) {
 		// An earlier call may have made the volume: the plugin finds it by its name.
-		wanted.snapshot, err = &volume.Snapshot{Handle: wanted.content.snapshotID}, nil
+		wanted.goneSource()
+		err = nil
+	}
+	if err != nil && known {
+		err = mayBeThere(err)
 	}
 	if err != nil {
 		return v, err
 	}
+	wanted.earlier = v.Size
 	v = volumeRecord{
+		Size: s.sizeOf(wanted),
 		Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Mutable: wanted.mutableDigest(),
 		Origin: wanted.content.volumeID, OriginSnapshot: wanted.content.snapshotID,
 	}
@@ -217,9 +228,9 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	pv, err := s.provision(ctx, wanted)
 	if err != nil {
 		if !known || refused(err) {
-			err = notMade(s.resolved, s.state.volumes, v.Name, err)
+			return v, notMade(s.resolved, s.state.volumes, v.Name, err)
 		}
-		return v, err
+		return v, mayBeThere(err)
 	}
 	v.Step, v.PV = made, pv
 	v.ID = s.idOf(pv)
@@ -227,6 +238,24 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 		return v, volume.Uncertain(err)
 	}
 	return v, nil
+}
+
+// goneSource makes the request one for what an earlier attempt may have made, since its source is gone.
+func (c *creation) goneSource() {
+	if c.content.snapshotID != "" {
+		c.snapshot = &volume.Snapshot{Handle: c.content.snapshotID}
+	}
+}
+
+// content is what the volume is made of.
+func (v volumeRecord) content() content {
+	return content{volumeID: v.Origin, snapshotID: v.OriginSnapshot}
+}
+
+// otherContent refuses a volume of the same name that is to be made of something else.
+func (v volumeRecord) otherContent() error {
+	return status.Errorf(codes.AlreadyExists, "a volume with the name %s was begun of volume %s and snapshot %s: use another name",
+		volume.Quote(v.Name), volume.Quote(v.Origin), volume.Quote(v.OriginSnapshot))
 }
 
 // checkSame refuses another volume of the same name.
@@ -240,7 +269,7 @@ func (s *volumes) checkSame(v volumeRecord, wanted creation) error {
 		why = "it was made with other parameters"
 	case v.Mutable != wanted.mutableDigest():
 		why = "it was made with other mutable parameters"
-	case v.Origin != wanted.content.volumeID || v.OriginSnapshot != wanted.content.snapshotID:
+	case v.content() != wanted.content:
 		why = fmt.Sprintf("it was made of volume %s and snapshot %s", volume.Quote(v.Origin), volume.Quote(v.OriginSnapshot))
 	}
 	for _, c := range wanted.capabilities {
@@ -332,8 +361,8 @@ func (s *volumes) claim(wanted creation) *v1.PersistentVolumeClaim {
 			claim.Spec.AccessModes = append(claim.Spec.AccessModes, mode)
 		}
 	}
-	if wanted.source != nil {
-		claim.Spec.DataSource = &v1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: element(wanted.source.Name)}
+	if wanted.content.volumeID != "" {
+		claim.Spec.DataSource = &v1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: element(wanted.content.volumeID)}
 	}
 	if wanted.snapshot != nil {
 		group := snapshotGroup
@@ -350,6 +379,8 @@ func (s *volumes) sizeOf(wanted creation) int64 {
 	switch {
 	case wanted.required > 0:
 		return wanted.required
+	case wanted.earlier > 0:
+		return wanted.earlier
 	case wanted.source != nil:
 		return wanted.source.PV.Spec.Capacity.Storage().Value()
 	case wanted.snapshot != nil && wanted.snapshot.RestoreSize > 0:

@@ -118,8 +118,11 @@ func (g *groupController) create(
 	}
 	taken, err := g.take(ctx, plugin, record, withoutKubernetes(r.GetParameters()))
 	if err != nil {
-		if record.Step == making && (!known || refused(err)) {
+		switch {
+		case record.Step == making && (!known || refused(err)):
 			err = notMade(g.resolved, g.state.groups, record.Name, err)
+		case !refused(err):
+			err = mayBeThere(err)
 		}
 		return record, err
 	}

@@ -34,6 +34,8 @@ type volumeRecord struct {
 	// ID and PV are known once the volume is made. PV has no mount options.
 	ID string               `json:",omitempty"`
 	PV *v1.PersistentVolume `json:",omitempty"`
+	// Size is how large it is to be at least, in bytes: an attempt that is repeated asks for the same, also when the source is gone.
+	Size int64 `json:",omitempty"`
 	// Parameters is a digest of those of the request, Origin the id of the volume whose copy it is.
 	Parameters string
 	Origin     string `json:",omitempty"`

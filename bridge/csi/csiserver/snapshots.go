@@ -97,8 +97,11 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 	}
 	told, err := s.take(ctx, plugin, record, withoutKubernetes(r.GetParameters()))
 	if err != nil {
-		if record.Step == making && (!known || refused(err)) {
+		switch {
+		case record.Step == making && (!known || refused(err)):
 			err = notMade(s.resolved, s.state.snapshots, record.Name, err)
+		case !refused(err):
+			err = mayBeThere(err)
 		}
 		return volume.Snapshot{}, err
 	}
@@ -138,6 +141,12 @@ func notMade[T any](s *resolved, records *table[T], name string, err error) erro
 		s.logger.Warn("the record of what was not made stays", "kind", records.kind, "name", name, "error", removing)
 	}
 	return err
+}
+
+// mayBeThere is the error of an attempt that says nothing of an earlier one, which may have made what is asked for: a caller must not
+// take it for the last word.
+func mayBeThere(err error) error {
+	return volume.Uncertain(fmt.Errorf("%w (an earlier attempt may have made it: repeat the call)", err))
 }
 
 // DeleteSnapshot deletes a snapshot, by whomever it was made: its id is the plugin's own. One that is not there is no error.

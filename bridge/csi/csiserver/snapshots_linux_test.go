@@ -248,7 +248,7 @@ func TestCodesOfSnapshots(t *testing.T) {
 		codes.Internal:           errors.New("cause"),
 	} {
 		plugin.Inject(fake.MethodCreateSnapshot, fake.Fail(fmt.Errorf("wrapped: %w", err)))
-		_, err := c.trySnapshot(t.Context(), "snap", "data")
+		_, err := c.trySnapshot(t.Context(), code.String(), "data") // The first attempt of that name.
 		codeIs(t, code, err)
 	}
 	_, err := c.control.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snap", SourceVolumeId: "data", Parameters: map[string]string{"colour": "blue"}})
@@ -283,21 +283,23 @@ func TestASnapshotThatMayBeThereStays(t *testing.T) {
 		}
 		return n
 	}
-	try := func(err error) {
+	try := func(code codes.Code, err error) {
 		plugin.Inject(fake.MethodCreateSnapshot, fake.Fail(err))
 		plugin.Inject(fake.MethodCreateGroupSnapshot, fake.Fail(err))
 		_, one := c.trySnapshot(t.Context(), "snap", "data")
 		_, two := c.tryGroup(t.Context(), "group", "data")
-		require.Error(t, one)
-		require.Error(t, two)
+		codeIs(t, code, one)
+		codeIs(t, code, two)
 	}
-	try(volume.ErrInvalid)
+	try(codes.InvalidArgument, volume.ErrInvalid)
 	assert.Zero(t, count(), "the first attempt was refused")
-	try(volume.Uncertain(errors.New("lost")))
+	try(codes.Unavailable, volume.Uncertain(errors.New("lost")))
 	assert.Equal(t, 2, count())
-	try(errors.New("not now"))
-	assert.Equal(t, 2, count(), "the second attempt says nothing of the first")
-	try(volume.ErrInfeasible)
+	for _, err := range []error{errors.New("not now"), volume.ErrNotFound, volume.ErrInUse, syscall.ENOSPC} {
+		try(codes.Unavailable, err)
+		assert.Equal(t, 2, count(), "the second attempt says nothing of the first")
+	}
+	try(codes.OutOfRange, volume.ErrInfeasible)
 	assert.Zero(t, count(), "there can never have been one")
 }
 
@@ -429,6 +431,40 @@ func TestARestoredVolumeIsFoundAgain(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "restored", restored.GetVolumeId())
 	assert.Equal(t, []string{"data", "restored"}, plugin.Backend().Handles())
+}
+
+// tryCopy makes a volume of another one.
+func (c *caller) tryCopy(ctx context.Context, name, source string) (*csi.Volume, error) {
+	response, err := c.control.CreateVolume(ctx, &csi.CreateVolumeRequest{
+		Name: name, VolumeCapabilities: []*csi.VolumeCapability{c.capability},
+		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: source},
+		}},
+	})
+	return response.GetVolume(), err
+}
+
+// A copy of which nobody knows whether it was made is found by the plugin when its source is gone, and nobody is told that there is none.
+func TestACopyIsFoundAgain(t *testing.T) {
+	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data")
+	plugin.Inject(fake.MethodProvision, fake.FailAfter(volume.Uncertain(errors.New("the answer was lost"))))
+	_, err := c.tryCopy(t.Context(), "copy", "data")
+	codeIs(t, codes.Unavailable, err)
+	require.NoError(t, c.delete(t.Context()))
+	_, err = c.tryCopy(t.Context(), "copy", "another")
+	codeIs(t, codes.AlreadyExists, err)
+	for _, failure := range []error{errors.New("not now"), volume.ErrNotFound, syscall.ENOSPC} {
+		plugin.Inject(fake.MethodProvision, fake.Fail(failure))
+		_, err = c.tryCopy(t.Context(), "copy", "data")
+		codeIs(t, codes.Unavailable, err)
+	}
+	made, err := c.tryCopy(t.Context(), "copy", "data")
+	require.NoError(t, err)
+	assert.Equal(t, 64*mebibyte, made.GetCapacityBytes(), "as large as the source was")
+	assert.Equal(t, "data", made.GetContentSource().GetVolume().GetVolumeId())
+	assert.Equal(t, []string{"copy"}, plugin.Backend().Handles())
+	_, err = c.tryCopy(t.Context(), "another", "data")
+	codeIs(t, codes.NotFound, err)
 }
 
 // A group is made once for each name, of the volumes and with the parameters that were asked for. Its snapshots go with it.
