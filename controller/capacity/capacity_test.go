@@ -337,3 +337,39 @@ func TestNewRefuses(t *testing.T) {
 		require.ErrorIs(t, err, volume.ErrInvalid)
 	})
 }
+
+// A plugin that is added while the controller runs is asked at the next poll, also where its classes were there before.
+func TestAPluginThatIsAddedLaterIsAsked(t *testing.T) {
+	inWorld(t, ofHundred, func(w *world) {
+		t := w.t
+		class := classOf("other", nil)
+		class.Provisioner = "example.com/other"
+		w.create(class)
+		w.start(func(o *capacity.Options) {
+			o.PollInterval = 0
+			o.Segments = map[string][]map[string]string{"example.com/other": {{"zone": "a"}}}
+		})
+		wait(10 * time.Minute)
+		assert.Empty(t, w.objects())
+		other := fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Name: "example.com/other", Capacity: 7 * gib})
+		require.NoError(t, w.plugins.InitPlugins(t.Context(), other))
+		wait(time.Minute + time.Second)
+		assert.Equal(t, map[string]int64{"other/a": 7}, w.said())
+	})
+}
+
+// A class whose provisioner has the name of a plugin's driver is another's, and takes no object of the plugin's classes away.
+func TestAProvisionerWithTheNameOfADriverIsAnother(t *testing.T) {
+	inWorld(t, ofHundred, func(w *world) {
+		t := w.t
+		w.create(classOf("late", nil))
+		w.start(func(o *capacity.Options) { o.PollInterval = 0 })
+		versions := w.versions()
+		require.Len(t, versions, 2)
+		class := classOf("another", nil)
+		class.Provisioner = volume.DriverOfPluginName(fake.DefaultPluginName)
+		w.create(class)
+		wait(10 * time.Minute)
+		assert.Equal(t, versions, w.versions())
+	})
+}

@@ -194,12 +194,17 @@ func (d *driver) keepOnly(wanted map[pair]segment) {
 	}
 }
 
-// deleteOthers deletes the objects of this controller and driver that are of no wanted pair, or a second one of it.
+// deleteOthers deletes the objects of this controller and driver that are of no wanted pair, or a second one of it. Those of a class
+// of another plugin with the same driver's name are that plugin's.
 func (d *driver) deleteOthers(ctx context.Context, wanted map[pair]segment) error {
 	var errs []error
 	for _, object := range d.ours.Get(d.name) {
 		p := pairOf(object)
 		if _, ok := wanted[p]; ok && object.Name == d.objectName(p) {
+			continue
+		}
+		class, ok := d.classes.Get(objects.Named(object.StorageClassName))
+		if ok && class.Provisioner != d.plugin && volume.DriverOfPluginName(class.Provisioner) == d.name {
 			continue
 		}
 		if err := store.Delete(ctx, d.store, object); err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -220,7 +225,8 @@ func (d *driver) refresh(ctx context.Context, p pair) {
 	}
 	plugin, err := d.plugins.FindCapacityPluginByName(d.plugin)
 	if err != nil {
-		return // It is on another machine, or was removed: its objects stay until the next plan.
+		d.lookAgain(item{pair: p}, failures{}) // It is on another machine, or was removed, or comes later: its objects stay.
+		return
 	}
 	capacity, err := d.calls.capacity(ctx, plugin, volume.CapacityOptions{Parameters: class.DeepCopy().Parameters, Segment: cloneOf(s.segment)}, d.options.CallTimeout)
 	if err == nil {
