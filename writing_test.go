@@ -45,6 +45,16 @@ func TestEveryDecisionIsListed(t *testing.T) {
 	}
 }
 
+// TestEveryFeatureOfTheKernelIsOnThePage: docs/operating.md says what happens without each.
+func TestEveryFeatureOfTheKernelIsOnThePage(t *testing.T) {
+	page := content(t, "docs/operating.md")
+	features := regexp.MustCompile(`(?m)^\t(Feature\w+)`).FindAllStringSubmatch(content(t, "mount/options.go"), -1)
+	require.Greater(t, len(features), 5)
+	for _, feature := range features {
+		assert.Contains(t, page, "`"+feature[1]+"`")
+	}
+}
+
 // TestAPluginAndItsTestAreShort: what a newcomer writes, and what the plugins that they copy from are.
 func TestAPluginAndItsTestAreShort(t *testing.T) {
 	lines := func(name string) int { return strings.Count(content(t, name), "\n") }
