@@ -267,17 +267,24 @@ func isMember(content *snapshotv1.VolumeSnapshotContent) bool {
 	return content.Annotations[AnnGroupHandle] != "" || content.Status != nil && deref(content.Status.VolumeGroupSnapshotHandle) != ""
 }
 
-// isHeld reports whether the VolumeSnapshot of a content is there and does not let it go yet. It reads the store.
+// isHeld reports whether the VolumeSnapshot of a content is there and does not let it go yet. The mark that it does is believed only
+// while that VolumeSnapshot is being deleted: a content that was kept has the mark of an earlier one. It reads the store.
 func (c *Controller) isHeld(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
 	ref := content.Spec.VolumeSnapshotRef
-	if ref.UID == "" || isMarked(content, AnnBeingDeleted) {
+	if ref.UID == "" {
 		return false, nil
 	}
 	snap, err := store.Get[*snapshotv1.VolumeSnapshot](ctx, c.store, ref.Namespace, ref.Name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil && snap.UID == ref.UID, err
+	if err != nil || snap.UID != ref.UID {
+		return false, err
+	}
+	if dies(snap) && isMarked(content, AnnBeingDeleted) {
+		return false, nil
+	}
+	return true, work.AwaitChange(c.seen.snapshots, snap)
 }
 
 // deleteSnapshot has the plugin delete the snapshot of a content. If it may have made one whose handle is not known, it is asked to

@@ -286,7 +286,7 @@ func (c *Controller) bindToGroupContent(ctx context.Context, group *groupv1.Volu
 		e = e.begin()
 		e.object.Spec.VolumeGroupSnapshotRef.UID = group.UID
 	}
-	content, err := write(ctx, c.store, c.seen.groupContents, e.protect(FinalizerGroupContent))
+	content, err := write(ctx, c.store, c.seen.groupContents, e.protect(FinalizerGroupContent).unmark(AnnGroupBeingDeleted))
 	if err != nil {
 		return err
 	}

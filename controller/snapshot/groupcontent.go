@@ -234,17 +234,24 @@ func (c *Controller) groupContentDies(ctx context.Context, item work.Item, conte
 	return ignoreGone(err)
 }
 
-// isGroupHeld reports whether the VolumeGroupSnapshot of a content is there and does not let it go yet. It reads the store.
+// isGroupHeld reports whether the VolumeGroupSnapshot of a content is there and does not let it go yet, as isHeld does. It reads the
+// store.
 func (c *Controller) isGroupHeld(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
 	ref := content.Spec.VolumeGroupSnapshotRef
-	if ref.UID == "" || isMarked(content, AnnGroupBeingDeleted) {
+	if ref.UID == "" {
 		return false, nil
 	}
 	group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, ref.Namespace, ref.Name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil && group.UID == ref.UID, err
+	if err != nil || group.UID != ref.UID {
+		return false, err
+	}
+	if dies(group) && isMarked(content, AnnGroupBeingDeleted) {
+		return false, nil
+	}
+	return true, work.AwaitChange(c.seen.groups, group)
 }
 
 // deleteGroup has the plugin delete the snapshots of a content. If it may have made some whose handle is not known, it is asked to make

@@ -240,7 +240,7 @@ func (c *Controller) bindToContent(ctx context.Context, snap *snapshotv1.VolumeS
 		e = e.begin()
 		e.object.Spec.VolumeSnapshotRef.UID = snap.UID
 	}
-	content, err := write(ctx, c.store, c.seen.contents, e.protect(FinalizerContent))
+	content, err := write(ctx, c.store, c.seen.contents, e.protect(FinalizerContent).unmark(AnnBeingDeleted))
 	if err != nil {
 		return err
 	}
