@@ -53,6 +53,7 @@ type Controller struct {
 	store   store.Store
 	seen    *seen
 	queue   *work.Queue
+	taken   *taken
 	plugins *plugins
 }
 
@@ -65,6 +66,7 @@ func New(mgr *volume.VolumePluginMgr, s store.Store, options Options) *Controlle
 			Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter,
 		}),
 		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
+		taken:   newTaken(),
 		plugins: &plugins{mgr: mgr, calls: call.New(options.CallTimeout)},
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -128,11 +127,11 @@ func (c *Controller) makeGroupContent(ctx context.Context, group *groupv1.Volume
 			return err
 		}
 	}
-	for _, claim := range claims {
-		if _, err := write(ctx, c.store, c.seen.claims, unchanged(claim).protect(FinalizerSourceClaim)); err != nil {
-			return err
-		}
+	release, err := c.protectClaims(ctx, claims...)
+	if err != nil {
+		return err
 	}
+	defer release()
 	content, err = store.Create(ctx, c.store, newGroupContent(group, class, sources))
 	if err != nil {
 		return err // One that is there is found the next time.
@@ -229,39 +228,6 @@ func newGroupContent(group *groupv1.VolumeGroupSnapshot, class *groupv1.VolumeGr
 // sourceVolumes returns the names of the PersistentVolumes that a content of a group is made of.
 func sourceVolumes(content *groupv1.VolumeGroupSnapshotContent) []string {
 	return splitNames(content.Annotations[AnnSourceVolumes])
-}
-
-// isClaimOfGroup reports whether the volume of a claim may still be read for a group. It reads the store.
-func (c *Controller) isClaimOfGroup(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
-	groups, _, err := store.ListOf[*groupv1.VolumeGroupSnapshot](ctx, c.store, claim.Namespace)
-	if err != nil {
-		return false, err
-	}
-	contents, _, err := store.ListOf[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "")
-	if err != nil {
-		return false, err
-	}
-	for _, group := range groups {
-		content := contentOfGroup(group, contents)
-		switch {
-		case content == nil && group.Spec.Source.Selector != nil && groupBoundTo(group) == "":
-			if selector, err := metav1.LabelSelectorAsSelector(group.Spec.Source.Selector); err == nil && selector.Matches(labels.Set(claim.Labels)) {
-				return true, nil
-			}
-		case content != nil && !isGroupReady(content) && slices.Contains(sourceVolumes(content), claim.Spec.VolumeName):
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-func contentOfGroup(group *groupv1.VolumeGroupSnapshot, all []*groupv1.VolumeGroupSnapshotContent) *groupv1.VolumeGroupSnapshotContent {
-	for _, content := range all {
-		if isBoundTo(content.Spec.VolumeGroupSnapshotRef, group) {
-			return content
-		}
-	}
-	return nil
 }
 
 // bindToGroupContent binds a group to the content that it names, which must name the group too.

@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"context"
+	"sync"
 	"testing"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -8,8 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/store"
 )
 
 // A content that was kept when its snapshot was deleted has the mark of that deletion. It says nothing of the next snapshot.
@@ -55,4 +59,75 @@ func TestAGroupsContentWithAnOldMarkIsHeldByItsGroup(t *testing.T) {
 		settle()
 		assert.Nil(t, get[*groupv1.VolumeGroupSnapshotContent](w, "", content.Name).Status.Error, "its deletion was begun, and the group is there")
 	})
+}
+
+// A claim that is being deleted gets no content any more. A snapshot that names it too late does not keep it.
+func TestAClaimIsNotKeptByWhatNeverReadsIt(t *testing.T) {
+	held := func(claim *v1.PersistentVolumeClaim) {
+		claim.Finalizers = []string{FinalizerSourceClaim, "example.com/held"}
+		labelled(claim)
+	}
+	late := newSnapshot("late", "c", "x")
+	both := newSnapshot("both", "c", "x")
+	both.Spec.Source.VolumeSnapshotContentName = new("content")
+	lost := newSnapshot("lost", "c", "x")
+	lost.Status = &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: new("lost")}
+	for name, obj := range map[string]store.Object{
+		"a snapshot that comes too late": late, "a snapshot that names a content too": both,
+		"a snapshot whose content is lost": lost, "a group that comes too late": newGroup("late", "x"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, fake.PluginOptions{}, with(bound("c", held), objectList{newClass("x"), newGroupClass("x")}), func(t *testing.T, w *world) {
+				w.delete(bound("c")[0])
+				w.create(obj)
+				w.start(w.store)
+				settle()
+				assert.NotContains(t, w.claim("c").Finalizers, FinalizerSourceClaim)
+				assert.Empty(t, w.handles())
+			})
+		})
+	}
+}
+
+// The first snapshot is ready, and its claim about to be released, when a second snapshot of the claim is made.
+func TestAClaimIsNotReleasedBesideASnapshotThatBegins(t *testing.T) {
+	inWorld(t, fake.PluginOptions{UnreadySnapshots: true}, with(bound("c", func(claim *v1.PersistentVolumeClaim) {
+		claim.Finalizers = []string{FinalizerSourceClaim}
+	}), objectList{newClass("x")}), func(t *testing.T, w *world) {
+		slow := &slowRelease{Store: w.store, begun: make(chan struct{}), goOn: make(chan struct{})}
+		c := New(w.plugins, slow, Options{Workers: 4, Jitter: -1})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		<-slow.begun // No snapshot was listed; the write that releases the claim is under way.
+		w.create(newSnapshot("s", "c", "x"))
+		idle()
+		close(slow.goOn)
+		idle()
+		require.Equal(t, []string{"snapshot-uid-s"}, w.handles())
+		assert.False(t, deref(w.snapshot("s").Status.ReadyToUse))
+		assert.Contains(t, w.claim("c").Finalizers, FinalizerSourceClaim, "the snapshot reads it")
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+// slowRelease is a store in which the first write that releases a claim takes until goOn is closed.
+type slowRelease struct {
+	store.Store
+
+	once        sync.Once
+	begun, goOn chan struct{}
+}
+
+func (s *slowRelease) Kinds() *store.KindTable { return store.KindsOf(s.Store) }
+
+func (s *slowRelease) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	if claim, ok := obj.(*v1.PersistentVolumeClaim); ok && !has(claim, FinalizerSourceClaim) {
+		s.once.Do(func() {
+			close(s.begun)
+			<-s.goOn
+		})
+	}
+	return s.Store.Update(ctx, obj)
 }

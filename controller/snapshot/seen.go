@@ -105,17 +105,24 @@ func (c *Controller) snapshotChanged(snap *snapshotv1.VolumeSnapshot) {
 	for _, content := range c.seen.contentsOf.Get(store.NameOf(snap)) {
 		c.queue.Add(workContent, store.NameOf(content))
 	}
-	if name := deref(snap.Spec.Source.PersistentVolumeClaimName); name != "" {
-		c.queue.Add(workClaim, types.NamespacedName{Namespace: snap.Namespace, Name: name})
-	}
+	c.wakeClaimOf(snap)
 	if group := groupOwner(snap).Name; group != "" {
 		c.queue.Add(workGroup, types.NamespacedName{Namespace: snap.Namespace, Name: group})
+	}
+}
+
+func (c *Controller) wakeClaimOf(snap *snapshotv1.VolumeSnapshot) {
+	if name := deref(snap.Spec.Source.PersistentVolumeClaimName); name != "" {
+		c.queue.Add(workClaim, types.NamespacedName{Namespace: snap.Namespace, Name: name})
 	}
 }
 
 func (c *Controller) contentChanged(content *snapshotv1.VolumeSnapshotContent) {
 	c.queue.Add(workContent, store.NameOf(content))
 	c.queue.Add(workSnapshot, nameIn(content.Spec.VolumeSnapshotRef))
+	if snap, ok := c.seen.snapshots.Get(nameIn(content.Spec.VolumeSnapshotRef)); ok {
+		c.wakeClaimOf(snap)
+	}
 	for _, snap := range c.seen.snapshotsBy.Get(content.Name) {
 		c.queue.Add(workSnapshot, store.NameOf(snap))
 	}

@@ -118,9 +118,11 @@ func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSna
 			return err
 		}
 	}
-	if _, err := write(ctx, c.store, c.seen.claims, unchanged(claim).protect(FinalizerSourceClaim)); err != nil {
+	release, err := c.protectClaims(ctx, claim)
+	if err != nil {
 		return err
 	}
+	defer release()
 	content, err = store.Create(ctx, c.store, newContent(snap, class, from))
 	if err != nil {
 		return err // One that is there is found the next time.
@@ -380,26 +382,4 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// releaseClaim lets a claim go whose volume no snapshot, and no group, reads any more. It reads the store.
-func (c *Controller) releaseClaim(ctx context.Context, name types.NamespacedName) error {
-	claim, ok := c.seen.claims.Get(name)
-	if !ok || !has(claim, FinalizerSourceClaim) {
-		return nil
-	}
-	snaps, _, err := store.ListOf[*snapshotv1.VolumeSnapshot](ctx, c.store, name.Namespace)
-	if err != nil {
-		return err
-	}
-	for _, snap := range snaps {
-		if deref(snap.Spec.Source.PersistentVolumeClaimName) == name.Name && isUnfinished(snap) {
-			return nil
-		}
-	}
-	if used, err := c.isClaimOfGroup(ctx, claim); used || err != nil {
-		return err
-	}
-	_, err = write(ctx, c.store, c.seen.claims, unchanged(claim).release(FinalizerSourceClaim))
-	return ignoreGone(err)
 }
