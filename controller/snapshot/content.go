@@ -84,6 +84,10 @@ type order struct {
 
 // orderOf returns what the plugin is told for a content that is made of a volume. It reads the store.
 func (c *Controller) orderOf(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (order, error) {
+	uid := content.Spec.VolumeSnapshotRef.UID
+	if content.Spec.Source.VolumeHandle == nil || content.Name != contentName(uid) {
+		return order{}, fmt.Errorf("the content is none that was made for a VolumeSnapshot: name the snapshot by its snapshotHandle: %w", volume.ErrInvalid)
+	}
 	names := splitNames(content.Annotations[AnnSourceVolumes])
 	if len(names) != 1 {
 		return order{}, fmt.Errorf("annotation %q does not name the PersistentVolume of volume %q: put it back, or delete the VolumeSnapshot",
@@ -97,7 +101,7 @@ func (c *Controller) orderOf(ctx context.Context, content *snapshotv1.VolumeSnap
 		return order{}, fmt.Errorf("volume %q is one of plugin %q, and the content is for driver %q: %w",
 			names[0], name, content.Spec.Driver, volume.ErrInvalid)
 	}
-	made := order{source: from, name: pluginSnapshotName(content.Spec.VolumeSnapshotRef.UID)}
+	made := order{source: from, name: pluginSnapshotName(uid)}
 	if name := deref(content.Spec.VolumeSnapshotClassName); name != "" {
 		class, err := store.Get[*snapshotv1.VolumeSnapshotClass](ctx, c.store, "", name)
 		if err != nil {
@@ -167,7 +171,7 @@ func (c *Controller) isWanted(ctx context.Context, content *snapshotv1.VolumeSna
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil && isBoundTo(ref, snap) && !dies(snap), err
+	return err == nil && isBoundTo(ref, snap) && contentNamed(snap) == content.Name && !dies(snap), err
 }
 
 func isMarked(obj store.Object, key string) bool {
@@ -323,16 +327,36 @@ func (c *Controller) findSnapshot(ctx context.Context, content *snapshotv1.Volum
 	return write(ctx, c.store, c.seen.contents, e)
 }
 
-// checkOnlyContent refuses to delete a snapshot that another content stands for. It reads the store.
+// checkOnlyContent refuses to delete a snapshot that another content stands for. One that is about to delete the snapshot itself does
+// not count: of two that are deleted, neither waits for the other. It reads the store.
 func (c *Controller) checkOnlyContent(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	all, _, err := store.ListOf[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "")
+	if err != nil {
+		return err
+	}
 	for _, other := range all {
-		if other.UID != content.UID && handleOf(other) == handleOf(content) && c.plugins.served(other.Spec.Driver) == c.plugins.served(content.Spec.Driver) {
+		if other.UID == content.UID || handleOf(other) != handleOf(content) || c.plugins.served(other.Spec.Driver) != c.plugins.served(content.Spec.Driver) {
+			continue
+		}
+		deletes, err := c.deletes(ctx, other)
+		if err != nil {
+			return err
+		}
+		if !deletes {
 			return fmt.Errorf("content %q has snapshot %q too: delete that content, or set the deletion policy of this one to Retain: %w",
 				other.Name, handleOf(content), volume.ErrInUse)
 		}
 	}
-	return err
+	return nil
+}
+
+// deletes reports whether a content is being deleted, with its snapshot, and no VolumeSnapshot holds it. It reads the store.
+func (c *Controller) deletes(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
+	if !dies(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete || isMember(content) {
+		return false, nil
+	}
+	held, err := c.isHeld(ctx, content)
+	return !held, err
 }
 
 // Snapshot returns the snapshot of the VolumeSnapshot of that name in the namespace of claim, and the name of the plugin that has it. It

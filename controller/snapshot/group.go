@@ -108,13 +108,12 @@ func (c *Controller) makeGroupContent(ctx context.Context, group *groupv1.Volume
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
+	if err := c.queue.CheckBackoff(work.Item{Kind: workGroup, Name: store.NameOf(group)}, group.UID); err != nil {
+		return err
+	}
 	claims, sources, why := c.sourcesOfGroup(group)
 	if why != nil {
-		err := c.groupWaits(ctx, group, "CreateGroupSnapshotContentFailed", why)
-		if errors.Is(why, volume.ErrNoPlugin) || errors.Is(why, volume.ErrUnsupported) {
-			return errors.Join(err, &work.CallError{UID: group.UID, Err: why})
-		}
-		return err
+		return errors.Join(c.groupWaits(ctx, group, "CreateGroupSnapshotContentFailed", why), retry(group.UID, why))
 	}
 	class, why := c.groupClassOf(group, sources[0].plugin.GetPluginName())
 	if why != nil {
@@ -167,7 +166,7 @@ func (c *Controller) sourcesOfGroup(group *groupv1.VolumeGroupSnapshot) ([]*v1.P
 		return nil, nil, fmt.Errorf("the selector %q selects no claim", selector)
 	}
 	if _, err := c.plugins.mgr.FindGroupSnapshottablePluginByName(sources[0].plugin.GetPluginName()); err != nil {
-		return nil, nil, fmt.Errorf("no group of snapshots can be made: %w", err)
+		return nil, nil, &pluginError{fmt.Errorf("no group of snapshots can be made: %w", err)}
 	}
 	return claims, sources, nil
 }

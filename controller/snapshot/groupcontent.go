@@ -78,7 +78,12 @@ func (c *Controller) groupContentFailed(ctx context.Context, content *groupv1.Vo
 
 // groupOrderOf returns what the plugin is told for a content that is made of volumes. It reads the store.
 func (c *Controller) groupOrderOf(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (volume.GroupSnapshotOptions, error) {
-	options := volume.GroupSnapshotOptions{Name: pluginGroupName(content.Spec.VolumeGroupSnapshotRef.UID)}
+	uid := content.Spec.VolumeGroupSnapshotRef.UID
+	options := volume.GroupSnapshotOptions{Name: pluginGroupName(uid)}
+	if content.Name != groupContentName(uid) {
+		return options, fmt.Errorf("the content is none that was made for a VolumeGroupSnapshot: name the group by its groupSnapshotHandles: %w",
+			volume.ErrInvalid)
+	}
 	volumes := sourceVolumes(content)
 	if len(volumes) != len(content.Spec.Source.VolumeHandles) {
 		return options, fmt.Errorf("annotation %q does not name the PersistentVolumes of volumes %q: put it back, or delete the VolumeGroupSnapshot",
@@ -109,7 +114,7 @@ func (c *Controller) makeGroup(
 	if !begun {
 		ref := content.Spec.VolumeGroupSnapshotRef
 		group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, ref.Namespace, ref.Name)
-		if errors.Is(err, store.ErrNotFound) || err == nil && (!isBoundTo(ref, group) || dies(group)) {
+		if errors.Is(err, store.ErrNotFound) || err == nil && (!isBoundTo(ref, group) || groupContentNamed(group) != content.Name || dies(group)) {
 			return nil // It is not wanted any more.
 		}
 		if err != nil {
@@ -292,7 +297,14 @@ func (c *Controller) checkOnlyGroupContent(ctx context.Context, content *groupv1
 	}
 	served := c.plugins.served(content.Spec.Driver)
 	for _, other := range all {
-		if other.UID != content.UID && groupHandleOf(other) == groupHandleOf(content) && c.plugins.served(other.Spec.Driver) == served {
+		if other.UID == content.UID || groupHandleOf(other) != groupHandleOf(content) || c.plugins.served(other.Spec.Driver) != served {
+			continue
+		}
+		deletes, err := c.deletesGroup(ctx, other)
+		if err != nil {
+			return err
+		}
+		if !deletes {
 			return fmt.Errorf("content %q has group %q too: delete that content, or set the deletion policy of this one to Retain: %w",
 				other.Name, groupHandleOf(content), volume.ErrInUse)
 		}
@@ -306,4 +318,13 @@ func (c *Controller) checkOnlyGroupContent(ctx context.Context, content *groupv1
 		}
 	}
 	return err
+}
+
+// deletesGroup reports whether a content is being deleted, with its snapshots, and no VolumeGroupSnapshot holds it. It reads the store.
+func (c *Controller) deletesGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
+	if !dies(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+		return false, nil
+	}
+	held, err := c.isGroupHeld(ctx, content)
+	return !held, err
 }

@@ -103,9 +103,12 @@ func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSna
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
+	if err := c.queue.CheckBackoff(work.Item{Kind: workSnapshot, Name: store.NameOf(snap)}, snap.UID); err != nil {
+		return err
+	}
 	claim, from, why := c.sourceOfSnapshot(snap)
 	if why != nil {
-		return errors.Join(c.snapshotWaits(ctx, snap, "SnapshotContentCreationFailed", why), retryUnsupported(snap, why))
+		return errors.Join(c.snapshotWaits(ctx, snap, "SnapshotContentCreationFailed", why), retry(snap.UID, why))
 	}
 	class, why := c.classOf(snap, from.plugin.GetPluginName())
 	if why != nil {
@@ -132,10 +135,18 @@ func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSna
 	return c.bind(ctx, snap, content)
 }
 
-// retryUnsupported has a snapshot of a volume that no plugin here serves looked at again after a while: plugins are added at run time.
-func retryUnsupported(snap *snapshotv1.VolumeSnapshot, why error) error {
-	if errors.Is(why, volume.ErrNoPlugin) || errors.Is(why, volume.ErrUnsupported) {
-		return &work.CallError{UID: snap.UID, Err: why}
+// pluginError is what a plugin said of a volume, or that no plugin here serves it. Nothing reports that it says otherwise now: it is
+// asked again after a back-off.
+type pluginError struct{ error }
+
+// Unwrap returns the cause.
+func (e *pluginError) Unwrap() error { return e.error }
+
+// retry has the object of uid looked at again after a back-off if a plugin is the cause of an error.
+func retry(uid types.UID, why error) error {
+	var said *pluginError
+	if errors.As(why, &said) {
+		return &work.CallError{UID: uid, Err: why}
 	}
 	return nil
 }
@@ -164,7 +175,11 @@ func (c *Controller) sourceOfClaim(claim *v1.PersistentVolumeClaim) (source, err
 	if !ok || !objects.OwnedBy(pv, claim) {
 		return source{}, fmt.Errorf("volume %q is not there, or not that of claim %q", claim.Spec.VolumeName, name)
 	}
-	return c.plugins.sourceOf(pv)
+	from, err := c.plugins.sourceOf(pv)
+	if err != nil {
+		return source{}, &pluginError{err}
+	}
+	return from, nil
 }
 
 // classOf returns the class that a snapshot names, and the default class for the driver of its volume if it names none.
@@ -316,13 +331,13 @@ func (c *Controller) snapshotDies(ctx context.Context, snap *snapshotv1.VolumeSn
 	if !has(snap, FinalizerBound) && !has(snap, FinalizerAsSource) && !has(snap, FinalizerInGroup) {
 		return nil
 	}
-	user, err := c.userOf(ctx, snap)
+	used, err := c.userOf(ctx, snap)
 	if err != nil {
 		return err
 	}
-	if user != nil {
-		c.event(snap, v1.EventTypeWarning, "SnapshotDeletePending", user)
-		return nil
+	if used.by != nil {
+		c.event(snap, v1.EventTypeWarning, "SnapshotDeletePending", used.by)
+		return used.then
 	}
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", contentNamed(snap))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -356,25 +371,33 @@ func (c *Controller) letContentGo(ctx context.Context, content *snapshotv1.Volum
 	return false, work.AwaitChange(c.seen.contents, content)
 }
 
-// userOf returns why a snapshot that is being deleted has to stay: it is that of a group, or a claim is restored from it. nil means
-// that nothing uses it. It reads the store.
-func (c *Controller) userOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) (user, err error) {
+// use says why a snapshot that is being deleted has to stay. Its zero value says that nothing uses it.
+type use struct {
+	by   error
+	then error // ends the look: nil when an event will report the end of the use
+}
+
+// userOf returns whether a snapshot that is being deleted is that of a group, or a claim is restored from it. It reads the store.
+func (c *Controller) userOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) (use, error) {
 	if owner := groupOwner(snap); owner.Name != "" && has(snap, FinalizerInGroup) {
 		group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, snap.Namespace, owner.Name)
 		if err == nil && group.UID == owner.UID && !dies(group) {
-			return fmt.Errorf("the snapshot is one of group %q: delete the group", owner.Name), nil
+			return use{fmt.Errorf("the snapshot is one of group %q: delete the group", owner.Name), work.AwaitChange(c.seen.groups, group)}, nil
 		}
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return nil, err
+			return use{}, err
 		}
 	}
 	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](ctx, c.store, snap.Namespace)
 	for _, claim := range claims {
 		if restores(claim, snap.Name) {
-			return fmt.Errorf("claim %q is restored from the snapshot, which stays until the claim is bound or deleted", claim.Name), nil
+			return use{
+				fmt.Errorf("claim %q is restored from the snapshot, which stays until the claim is bound or deleted", claim.Name),
+				work.AwaitChange(c.seen.claims, claim),
+			}, nil
 		}
 	}
-	return nil, err
+	return use{}, err
 }
 
 func ignoreGone(err error) error {
