@@ -22,7 +22,7 @@ var errStillRuns = errors.New("an earlier call has not returned")
 
 // calls calls a plugin. Only one goroutine uses it.
 type calls struct {
-	left <-chan struct{} // closes when the call that was abandoned returns
+	left <-chan struct{} // closes when the call that was abandoned, by the controller or by the plugin, returns
 }
 
 // capacity calls GetCapacity with a deadline. A call that does not return although its context has ended is abandoned.
@@ -45,6 +45,7 @@ func (c *calls) capacity(
 		return volume.Capacity{}, outcome.NewAbandonedError("GetCapacity by plugin "+plugin.GetPluginName(), "", context.Cause(ctx), left)
 	}
 	if result.err != nil {
+		c.left = outcome.DoneOf(result.err) // The plugin may have returned, and have left a call of its own behind.
 		return volume.Capacity{}, result.err
 	}
 	return result.capacity, result.check()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/volumekit/volumekit/controller/capacity"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -372,4 +373,68 @@ func TestAProvisionerWithTheNameOfADriverIsAnother(t *testing.T) {
 		wait(10 * time.Minute)
 		assert.Equal(t, versions, w.versions())
 	})
+}
+
+// A plugin that has left a call behind is not asked again until that call has returned: each one keeps a thread.
+func TestAPluginIsNotAskedWhileACallOfItIsLeft(t *testing.T) {
+	inWorld(t, ofHundred, func(w *world) {
+		t := w.t
+		left := make(chan struct{})
+		w.plugin.Inject(fake.MethodGetCapacity, fake.Fail(mount.NewAbandonedError("measuring", "/images", context.DeadlineExceeded, left)))
+		w.create(classOf("late", nil))
+		stop := w.start(func(o *capacity.Options) {
+			o.Segments = map[string][]map[string]string{fake.DefaultPluginName: {{"zone": "a"}}}
+		})
+		wait(10 * time.Minute)
+		assert.Equal(t, 1, w.asked())
+		close(left)
+		wait(5 * time.Minute)
+		assert.Equal(t, map[string]int64{"late/a": 100}, w.said())
+		stop()
+	})
+}
+
+// A write that the store tells of before it answers is not taken for one by another: the plugin is asked once for it.
+func TestAnOwnWriteIsNoChangeByAnother(t *testing.T) {
+	inWorld(t, ofHundred, func(w *world) {
+		t := w.t
+		w.store = slow{w.store}
+		w.create(classOf("late", nil))
+		w.start(func(o *capacity.Options) {
+			o.Segments = map[string][]map[string]string{fake.DefaultPluginName: {{"zone": "a"}}}
+		})
+		wait(time.Minute)
+		assert.Equal(t, 1, w.asked(), "an object was made")
+		w.create(volumeOf("grown", 10*gib))
+		wait(time.Minute)
+		assert.Equal(t, 2, w.asked(), "nothing was written")
+		require.NoError(t, w.plugin.Backend().Create("grown", 10*gib))
+		change(w, volumeOf("grown", 10*gib), func(pv *v1.PersistentVolume) {
+			pv.Spec.Capacity[v1.ResourceStorage] = *resource.NewQuantity(11*gib, resource.BinarySI)
+		})
+		wait(time.Minute)
+		assert.Equal(t, map[string]int64{"late/a": 90}, w.said())
+		assert.Equal(t, 3, w.asked(), "the object was changed once")
+	})
+}
+
+// slow is a store that answers a write of a capacity when those who watch were told long ago.
+type slow struct{ store.Store }
+
+func (s slow) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	made, err := s.Store.Create(ctx, obj)
+	s.wait(obj)
+	return made, err
+}
+
+func (s slow) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	made, err := s.Store.Update(ctx, obj)
+	s.wait(obj)
+	return made, err
+}
+
+func (slow) wait(obj runtime.Object) {
+	if _, ok := obj.(*storagev1.CSIStorageCapacity); ok {
+		time.Sleep(time.Second)
+	}
 }

@@ -44,7 +44,7 @@ type driver struct {
 // state is what is known of a pair.
 type state struct {
 	segment segment
-	// published is what the object says; nil until it was written or found to be right. It is guarded by driver.mu.
+	// published is what the object says, or is being made to say; nil if that is not known. It is guarded by driver.mu.
 	published *storagev1.CSIStorageCapacity
 	// failures are the attempts that failed in a row. Only the driver's goroutine uses it.
 	failures failures

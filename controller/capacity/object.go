@@ -37,15 +37,21 @@ func (d *driver) objectName(p pair) string {
 // publish makes the object of a pair say a capacity. It writes only what is not so yet.
 func (d *driver) publish(ctx context.Context, p pair, s *state, capacity volume.Capacity) error {
 	wanted := d.objectOf(p, s.segment, capacity)
+	d.setPublished(s, wanted) // The watch may tell of the write before the write returns.
 	written, err := d.write(ctx, wanted)
 	if err != nil {
+		d.setPublished(s, nil)
 		return err
 	}
-	d.mu.Lock()
-	s.published = written
-	d.mu.Unlock()
+	d.setPublished(s, written)
 	d.objects.Put(written)
 	return nil
+}
+
+func (d *driver) setPublished(s *state, object *storagev1.CSIStorageCapacity) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.published = object
 }
 
 func (d *driver) write(ctx context.Context, wanted *storagev1.CSIStorageCapacity) (*storagev1.CSIStorageCapacity, error) {
