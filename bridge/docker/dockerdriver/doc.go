@@ -17,10 +17,12 @@
 //
 //	Provision      Create, with the parameters of the class as options
 //	MountDevice    Mount, with one id for this node; what the driver returns is bound at {root}/plugins/NAME/mounts/HANDLE
-//	SetUp          a bind of that for the pod, read-only where that is asked for
+//	SetUp          the content is given to the pod's fsGroup; a bind of it for the pod, read-only where that is asked for
 //	TearDown       the pod's bind is taken off
 //	UnmountDevice  the bind is taken off; Unmount, with the same id
 //	Delete         Remove
+//
+// Docker's protocol has no mount options: a class or a volume that has some is refused.
 //
 // # Guarantees
 //
@@ -29,7 +31,8 @@
 // node's own disk. What is bound is what was opened.
 //
 // An answer has at most 1 MiB and must be JSON. A call that was sent and has no usable answer is uncertain, and one that could not be sent is
-// transient. An error that the driver returns is final, but for one to Mount, after which a driver may have mounted.
+// transient. An error that the driver returns is final, but for one to Mount, after which a driver may have mounted, and one to Create
+// of a volume that is on the driver's list then. A driver that refuses a question has not said that a volume is gone: its list does.
 //
 // The staging directory is there before Mount is called, and goes after Unmount. A killed program therefore repeats a call, and
 // never leaves one out. A driver that counts its Mount calls, and does not look at their ids, then counts one too many.

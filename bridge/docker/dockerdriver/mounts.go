@@ -15,6 +15,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/volume/ownership"
 )
 
 // ErrPath says that a path which the driver has returned is not used.
@@ -172,7 +173,8 @@ func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error 
 	return n.plugin.mounter.RemoveTarget(ctx, deviceMountPath)
 }
 
-// unmount has the driver unmount the volume. A driver that refuses, and says that the volume has no path, has unmounted it before.
+// unmount has the driver unmount the volume. One that refuses has unmounted it before if the volume has no path, or is not on its
+// list.
 func (n *node) unmount(ctx context.Context, handle string) error {
 	err := n.plugin.driver.call(ctx, protocol.Unmount, n.plugin.use(handle), &protocol.Nothing{})
 	if !isRefusal(err) {
@@ -180,8 +182,15 @@ func (n *node) unmount(ctx context.Context, handle string) error {
 	}
 	var at protocol.Mounted
 	asked := n.plugin.driver.call(ctx, protocol.Path, protocol.Name{Name: handle}, &at)
-	if isRefusal(asked) || (asked == nil && at.Mountpoint == "") {
+	if asked == nil && at.Mountpoint == "" {
 		return nil
+	}
+	if isRefusal(asked) {
+		listed, listErr := n.plugin.isListed(ctx, handle)
+		if listErr == nil && !listed {
+			return nil
+		}
+		asked = errors.Join(asked, listErr)
 	}
 	return volume.Uncertain(errors.Join(err, asked))
 }
@@ -192,6 +201,7 @@ type mounter struct {
 	plugin   *Plugin
 	handle   string
 	readOnly bool
+	pod      *v1.Pod
 }
 
 // NewMounter implements volume.VolumePlugin.
@@ -202,7 +212,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	}
 	path, err := p.podPath(spec.Name(), pod.UID)
 	readOnly := spec.ReadOnly || spec.PersistentVolume.Spec.CSI.ReadOnly
-	return &mounter{Dir: volume.Dir{Path: path}, plugin: p, handle: handle, readOnly: readOnly}, err
+	return &mounter{Dir: volume.Dir{Path: path}, plugin: p, handle: handle, readOnly: readOnly, pod: pod}, err
 }
 
 // GetAttributes implements volume.Mounter.
@@ -215,8 +225,8 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	return m.SetUpAt(ctx, m.GetPath(), args)
 }
 
-// SetUpAt binds what is staged.
-func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
+// SetUpAt gives the content to the pod's fsGroup, and binds what is staged.
+func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
 	staging := m.plugin.stagingPath(m.handle)
 	staged, mounted, err := m.plugin.at(ctx, staging)
 	if err != nil {
@@ -224,6 +234,9 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 	}
 	if !mounted {
 		return fmt.Errorf("volume %q: nothing is mounted at %q: stage it first: %w", m.handle, staging, mount.ErrNotMounted)
+	}
+	if err := m.own(ctx, staging, args); err != nil {
+		return fmt.Errorf("volume %q: giving the content to the fsGroup: %w", m.handle, err)
 	}
 	there, mounted, err := m.plugin.at(ctx, dir)
 	if err != nil {
@@ -240,6 +253,16 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 		request.Options = append(request.Options, "ro")
 	}
 	return m.plugin.mounter.Mount(ctx, request)
+}
+
+// own gives the content to the group that the pod asks for. It is called at every set-up, so the next one completes an interrupted
+// one. Nothing is bound if it fails.
+func (m *mounter) own(ctx context.Context, staging string, args volume.MounterArgs) error {
+	if args.FsGroup == nil || m.readOnly || args.IsRemount {
+		return nil
+	}
+	_, err := ownership.Apply(ctx, staging, ownership.Options{Group: args.FsGroup, Policy: args.FSGroupChangePolicy, Pod: m.pod})
+	return err
 }
 
 type unmounter struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -134,6 +135,8 @@ func (p *provisioner) Provision(ctx context.Context, _ *v1.Node, allowed []v1.To
 		return nil, fmt.Errorf("a Docker driver knows no topologies: remove allowedTopologies from the class: %w", volume.ErrInfeasible)
 	case claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil:
 		return nil, fmt.Errorf("a Docker driver makes no copies: remove the claim's data source: %w", volume.ErrInfeasible)
+	case len(p.options.MountOptions) > 0:
+		return nil, fmt.Errorf("a Docker driver takes no mount options: remove mountOptions from the class: %w", volume.ErrInfeasible)
 	case volume.CheckPersistentVolumeClaimModeBlock(claim):
 		return nil, fmt.Errorf("a Docker driver has no block volumes: %w", volume.ErrInfeasible)
 	}
@@ -156,7 +159,7 @@ func (p *provisioner) Provision(ctx context.Context, _ *v1.Node, allowed []v1.To
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PersistentVolumeSpec{
 			Capacity: claim.Spec.Resources.Requests.DeepCopy(), AccessModes: claim.Spec.AccessModes, VolumeMode: &filesystem,
-			PersistentVolumeReclaimPolicy: p.options.PersistentVolumeReclaimPolicy, MountOptions: p.options.MountOptions,
+			PersistentVolumeReclaimPolicy: p.options.PersistentVolumeReclaimPolicy,
 			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
 				Driver: volume.DriverOfPluginName(p.plugin.options.Name), VolumeHandle: name,
 			}},
@@ -164,24 +167,49 @@ func (p *provisioner) Provision(ctx context.Context, _ *v1.Node, allowed []v1.To
 	}, nil
 }
 
+// create makes a volume. A driver that refuses may have made it in part: then its list has it.
 func (p *Plugin) create(ctx context.Context, name string, options map[string]string) error {
 	if there, err := p.exists(ctx, name); err != nil || there {
 		return err
 	}
-	return p.driver.call(ctx, protocol.Create, protocol.Creation{Name: name, Opts: options}, &protocol.Nothing{})
+	err := p.driver.call(ctx, protocol.Create, protocol.Creation{Name: name, Opts: options}, &protocol.Nothing{})
+	if !isRefusal(err) {
+		return err
+	}
+	if listed, listErr := p.isListed(ctx, name); listErr != nil || listed {
+		return volume.Uncertain(errors.Join(err, listErr))
+	}
+	return err
 }
 
-// exists reports whether the driver has the volume. Docker, too, takes any refusal of Get for no.
+// exists reports whether the driver has the volume. A driver refuses Get of a volume that it does not have, and also when it cannot
+// reach its storage: then its list decides.
 func (p *Plugin) exists(ctx context.Context, name string) (bool, error) {
 	var got protocol.Got
 	err := p.driver.call(ctx, protocol.Get, protocol.Name{Name: name}, &got)
-	if isRefusal(err) {
-		return false, nil
+	if err == nil && got.Volume != nil && got.Volume.Name == name {
+		return true, nil
 	}
-	if err != nil {
-		return false, volume.Transient(err) // a question changes nothing
+	if err != nil && !isRefusal(err) {
+		return false, volume.Transient(fmt.Errorf("whether the driver has the volume is not known: %s", err)) //nolint:errorlint // a question changes nothing, whatever its class
 	}
-	return got.Volume != nil && got.Volume.Name == name, nil
+	listed, listErr := p.isListed(ctx, name)
+	switch {
+	case listErr != nil:
+		return false, errors.Join(listErr, err)
+	case listed:
+		return false, volume.Transient(errors.Join(errors.New("the driver has the volume on its list, and does not return it"), err))
+	}
+	return false, nil
+}
+
+// isListed reports whether the driver has the volume on its list. An error is transient: a question changes nothing.
+func (p *Plugin) isListed(ctx context.Context, name string) (bool, error) {
+	var all protocol.Listed
+	if err := p.driver.call(ctx, protocol.List, protocol.Nothing{}, &all); err != nil {
+		return false, volume.Transient(fmt.Errorf("the list of the driver's volumes: %s", err)) //nolint:errorlint // its class does not count
+	}
+	return slices.ContainsFunc(all.Volumes, func(v protocol.Volume) bool { return v.Name == name }), nil
 }
 
 type deleter struct {

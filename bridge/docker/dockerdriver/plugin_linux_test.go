@@ -76,6 +76,7 @@ func TestLoopBlockBehindBothBridges(t *testing.T) {
 	require.NoError(t, err)
 	server := exec.Command(program)
 	server.Env, server.Stderr = append(os.Environ(), envServe+"="+dir+":"+socket), os.Stderr
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // this test may be killed
 	require.NoError(t, server.Start())
 	t.Cleanup(func() {
 		assert.NoError(t, server.Process.Signal(syscall.SIGTERM))
@@ -89,7 +90,7 @@ func TestLoopBlockBehindBothBridges(t *testing.T) {
 			return plugin
 		},
 		Require: volume.CapProvision | volume.CapDelete | volume.CapPersistent | volume.CapDeviceMount,
-		Shared:  true, Lifetime: volumetest.LifetimeOfStorage,
+		Shared:  true, Lifetime: volumetest.LifetimeOfStorage, FSGroup: true,
 	})
 }
 
@@ -121,19 +122,10 @@ func TestHostileAnswers(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			socket := filepath.Join(sockets(t), "d.sock")
 			answers(t, socket, c.answer)
-			plugin, err := dockerdriver.New(dockerdriver.Options{
+			plugin := newPlugin(t, dockerdriver.Options{
 				Name: name, Socket: socket, Roots: []string{allowed}, CallTimeout: 300 * time.Millisecond,
 			})
-			require.NoError(t, err)
-			host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
-			require.NoError(t, err)
-			require.NoError(t, plugin.Init(t.Context(), host))
-			spec := volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
-				ObjectMeta: metav1.ObjectMeta{Name: "v"},
-				Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{
-					CSI: &v1.CSIPersistentVolumeSource{Driver: "images.example.com", VolumeHandle: "v"},
-				}},
-			}, false)
+			spec := specOf("v")
 			stager, err := plugin.NewDeviceMounter()
 			require.NoError(t, err)
 			staging, err := stager.GetDeviceMountPath(spec)
@@ -154,13 +146,90 @@ func TestHostileAnswers(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrTransient, "the driver is down")
 }
 
+// A driver that refuses a question has not said that a volume is gone, or unmounted. Its list says so.
+func TestARefusedQuestionProvesNothing(t *testing.T) {
+	mounttest.RequireMounts(t)
+	const refusal, listed, empty = `{"Err": "the storage cannot be reached"}`, `{"Volumes": [{"Name": "v"}]}`, `{"Volumes": []}`
+	for what, c := range map[string]struct {
+		list     string
+		is, path error // of Delete, and of UnmountDevice
+	}{
+		"the list has it":           {listed, volume.ErrTransient, volume.ErrUncertain},
+		"the list is refused":       {refusal, volume.ErrTransient, volume.ErrUncertain},
+		"the list is wrong":         {"<html>", volume.ErrTransient, volume.ErrUncertain},
+		"the list does not have it": {empty, nil, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			socket := filepath.Join(sockets(t), "d.sock")
+			answersTo(t, socket, func(path string) string {
+				if path == "/VolumeDriver.List" {
+					return c.list
+				}
+				return refusal
+			})
+			plugin := newPlugin(t, dockerdriver.Options{Name: name, Socket: socket, Roots: []string{t.TempDir()}})
+			deleter, err := plugin.NewDeleter(specOf("v"))
+			require.NoError(t, err)
+			require.ErrorIs(t, deleter.Delete(t.Context()), c.is)
+			stager, err := plugin.NewDeviceUnmounter()
+			require.NoError(t, err)
+			mounter, err := plugin.NewDeviceMounter()
+			require.NoError(t, err)
+			staging, err := mounter.GetDeviceMountPath(specOf("v"))
+			require.NoError(t, err)
+			require.NoError(t, os.MkdirAll(staging, 0o700))
+			require.ErrorIs(t, stager.UnmountDevice(t.Context(), staging), c.path)
+			if c.path != nil {
+				assert.DirExists(t, staging, "it says that Unmount is owed")
+			}
+		})
+	}
+}
+
+// Docker's protocol has no mount options, so a class that has some gets no volume.
+func TestMountOptionsAreRefused(t *testing.T) {
+	plugin := newPlugin(t, dockerdriver.Options{Name: name, Socket: "/none/d.sock", Roots: []string{"/none"}})
+	provisioner, err := plugin.NewProvisioner(volume.VolumeOptions{PVName: "v", MountOptions: []string{"noatime"}, PVC: &v1.PersistentVolumeClaim{
+		Spec: v1.PersistentVolumeClaimSpec{Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: *oneMebi()}}},
+	}})
+	require.NoError(t, err)
+	_, err = provisioner.Provision(t.Context(), nil, nil)
+	require.ErrorIs(t, err, volume.ErrInfeasible)
+}
+
+func newPlugin(t *testing.T, options dockerdriver.Options) *dockerdriver.Plugin {
+	t.Helper()
+	plugin, err := dockerdriver.New(options)
+	require.NoError(t, err)
+	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
+	require.NoError(t, err)
+	require.NoError(t, plugin.Init(t.Context(), host))
+	return plugin
+}
+
+func specOf(handle string) *volume.Spec {
+	return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: handle},
+		Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{
+			CSI: &v1.CSIPersistentVolumeSource{Driver: "images.example.com", VolumeHandle: handle},
+		}},
+	}, false)
+}
+
 // answers serves one answer to every call until the test ends.
 func answers(t *testing.T, socket, answer string) {
+	t.Helper()
+	answersTo(t, socket, func(string) string { return answer })
+}
+
+// answersTo serves an answer for each path until the test ends.
+func answersTo(t *testing.T, socket string, answerTo func(path string) string) {
 	t.Helper()
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
+		answer := answerTo(r.URL.Path)
 		if answer == "slow" {
 			<-r.Context().Done()
 			return
