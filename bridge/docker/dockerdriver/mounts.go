@@ -131,7 +131,11 @@ func (p *Plugin) bind(ctx context.Context, from, path string) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }() // it was only opened
-	return dir.Bind(ctx, name, path, safepath.BindOptions{Kinds: safepath.Directory})
+	err = dir.Bind(ctx, name, path, safepath.BindOptions{Kinds: safepath.Directory})
+	if errors.Is(err, safepath.ErrEscapes) {
+		return fmt.Errorf("%w: %w", ErrPath, err)
+	}
+	return err
 }
 
 // allowed returns the root below which a path lies, and its name there.

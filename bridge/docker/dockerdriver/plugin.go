@@ -238,6 +238,11 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return err
 	}
 	err = d.plugin.driver.call(ctx, protocol.Remove, protocol.Name{Name: d.handle}, &protocol.Nothing{})
+	if isRefusal(err) { // an earlier Remove, whose caller did not wait for it, may have ended meanwhile
+		if listed, listErr := d.plugin.isListed(ctx, d.handle); listErr == nil && !listed {
+			return nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("volume %q: %w", d.handle, err)
 	}

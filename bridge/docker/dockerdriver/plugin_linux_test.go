@@ -24,6 +24,7 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/docker/dockerdriver"
 	"github.com/volumekit/volumekit/bridge/docker/dockerserver"
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
@@ -110,11 +111,13 @@ func TestHostileAnswers(t *testing.T) {
 		"relative":           {path("etc"), dockerdriver.ErrPath},
 		"none":               {path(""), dockerdriver.ErrPath},
 		"the root itself":    {path(allowed), dockerdriver.ErrPath},
+		"not clean":          {path(allowed + "/plain/../plain"), dockerdriver.ErrPath},
 		"a link":             {path(allowed + "/link"), dockerdriver.ErrPath},
 		"no mount":           {path(allowed + "/plain"), dockerdriver.ErrPath},
 		"not JSON":           {"<html>", volume.ErrUncertain},
 		"another type":       {`{"Mountpoint": 5}`, volume.ErrUncertain},
 		"oversized":          {`{"Mountpoint": "` + strings.Repeat("x", 2<<20) + `"}`, volume.ErrUncertain},
+		"oversized blanks":   {path(allowed+"/plain") + strings.Repeat(" ", 2<<20), volume.ErrUncertain},
 		"empty":              {"", volume.ErrUncertain},
 		"an error":           {`{"Err": "no disk"}`, volume.ErrUncertain},
 		"slow, then nothing": {"slow", volume.ErrUncertain},
@@ -124,6 +127,7 @@ func TestHostileAnswers(t *testing.T) {
 			answers(t, socket, c.answer)
 			plugin := newPlugin(t, dockerdriver.Options{
 				Name: name, Socket: socket, Roots: []string{allowed}, CallTimeout: 300 * time.Millisecond,
+				PlainDirectories: what != "no mount", // so that nothing but the path itself is refused
 			})
 			spec := specOf("v")
 			stager, err := plugin.NewDeviceMounter()
@@ -134,6 +138,8 @@ func TestHostileAnswers(t *testing.T) {
 			require.ErrorIs(t, err, c.is)
 			require.ErrorIs(t, err, volume.ErrUncertain, "the driver may have mounted")
 			assert.Less(t, len(err.Error()), 1000)
+			_, err = mount.New(mount.Options{}).Lookup(t.Context(), staging)
+			require.ErrorIs(t, err, mount.ErrNotMounted)
 		})
 	}
 	plugin, err := dockerdriver.New(dockerdriver.Options{Name: name, Socket: allowed + "/none.sock", Roots: []string{allowed}})
