@@ -56,7 +56,7 @@ var arrows = map[string][]string{
 	"controller/attachdetach":     {"volume", "operationexecutor", "internal/cluster", "store", "internal/..."},
 	"internal/...":                {"internal/..."},
 	"bridge/inspect":              {"volume", "operationexecutor", "volumemanager", "controller/attachdetach", "controller/persistentvolume"},
-	"bridge/docker/dockerserver":  {"volume", "mount", "mount/loop", "volumemanager", "store", "bridge/docker/internal/protocol", "internal/abandonable", "internal/outcome", "internal/record", "internal/unixsocket"},
+	"bridge/docker/dockerserver":  {"volume", "mount", "mount/loop", "volumemanager", "operationexecutor", "store", "bridge/docker/internal/protocol", "internal/abandonable", "internal/outcome", "internal/record", "internal/unixsocket"},
 	"bridge/docker/dockerdriver":  {"volume", "mount", "mount/safepath", "volume/ownership", "bridge/docker/internal/protocol"},
 	"bridge/docker/internal/...":  nil,
 	"examples/...":                {"..."},

@@ -46,12 +46,13 @@
 // would have got. Docker repeats a call for half a minute by itself while nothing listens at the socket.
 //
 // Calls for one volume take turns. A call ends with an error when Docker has gone, or after [Options].CallTimeout. A Mount that
-// fails, or whose caller has gone, takes its id back. An Unmount that fails has taken its id off the record: the manager goes on trying to take the
+// fails, or whose caller has gone, takes its id back. An error that another attempt will not mend is answered at once; others are
+// tried again until the call ends. An Unmount that fails has taken its id off the record: the manager goes on trying to take the
 // volume away, and an Unmount that is repeated waits for that.
 //
 // A volume is removed only when nothing on this machine uses it. Docker itself refuses to remove a volume that a container has. If
 // there are ids all the same, which Docker has forgotten, the mounts of all processes are read: one in another mount namespace
-// that shows the volume keeps it. Where they cannot be read, the volume is kept.
+// that shows the volume, or what was mounted when Mount was answered, keeps it. Where they cannot be read, the volume is kept.
 //
 // When the context of [Server.Run] ends, the calls that are under way may end within [Options].Grace. Volumes in use stay mounted.
 //

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -17,24 +18,40 @@ import (
 // device, and the directory in it), and where.
 type mountLine struct{ id, what, at string }
 
-// unusedElsewhere reports whether a process in another mount namespace, as a container is, has what is mounted at path. The error
-// matches volume.ErrInUse if one has it. If the mounts of a process cannot be read, nothing is known, which is an error too. Of a path
-// at which nothing is mounted there is no other mount to find.
-func unusedElsewhere(path string) error {
+// mountedAt returns what is mounted at path, or "" if nothing is.
+func mountedAt(path string) (what string, err error) {
+	table, err := mountsOf("/proc/self/mountinfo")
+	for _, m := range table {
+		if m.at == escaped.Replace(path) {
+			what = m.what // the uppermost comes last
+		}
+	}
+	return what, err
+}
+
+// escaped is how a mountinfo writes the characters of a path that would end a field or a line.
+var escaped = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`)
+
+// unusedElsewhere reports whether a process in another mount namespace, as a container is, has what is mounted at path, or what is on
+// record to have been mounted there: that mount may be gone here alone. The error matches volume.ErrInUse if one has it. If the
+// mounts of a process cannot be read, nothing is known, which is an error too.
+func unusedElsewhere(path, recorded string) error {
+	wanted, err := mountedAt(path)
+	if err != nil {
+		return err
+	}
+	if wanted == "" && recorded == "" {
+		return nil
+	}
 	table, err := mountsOf("/proc/self/mountinfo")
 	if err != nil {
 		return err
 	}
-	wanted, ours := "", map[string]bool{}
+	ours := map[string]bool{}
 	for _, m := range table {
 		ours[m.id] = true
-		if m.at == path {
-			wanted = m.what // the uppermost comes last
-		}
 	}
-	if wanted == "" {
-		return nil
-	}
+	isOurs := func(m mountLine) bool { return ours[m.id] }
 	tables, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	if err != nil {
 		return err
@@ -47,8 +64,11 @@ func unusedElsewhere(path string) error {
 		if err != nil {
 			return fmt.Errorf("the mounts of a process cannot be seen: %w", err)
 		}
+		if slices.ContainsFunc(table, isOurs) {
+			continue // it is in this namespace, whatever has been mounted here meanwhile
+		}
 		for _, m := range table {
-			if m.what == wanted && !ours[m.id] {
+			if m.what == wanted || m.what == recorded {
 				return fmt.Errorf("process %s has it mounted: end it first: %w", filepath.Base(filepath.Dir(name)), volume.ErrInUse)
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/volumekit/volumekit/bridge/docker/internal/protocol"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/abandonable"
+	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager"
 )
@@ -72,7 +73,10 @@ func fuzzedVolumes(t *testing.T, o Options) *volumes {
 	plugins := volume.NewVolumePluginMgr(host)
 	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})
 	require.NoError(t, plugins.InitPlugins(context.Background(), plugin))
-	records, err := openRecords(o)
+	records := &records{boot: "boot"} // not synced: the fuzzer makes many
+	records.volumes, err = openTable[volumeRecord](o.StateDir, record.Options{}, o.Logger)
+	require.NoError(t, err)
+	records.uses, err = openTable[useRecord](o.RuntimeDir, record.Options{}, o.Logger)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, records.close()) })
 	manager, err := volumemanager.New(plugins, volumemanager.Options{NoRecords: true, NoMountChecks: true})
@@ -81,6 +85,6 @@ func fuzzedVolumes(t *testing.T, o Options) *volumes {
 		options: o, plugin: plugin, can: plugins.Capabilities(plugin.GetPluginName()), records: records,
 		logger: slog.New(slog.DiscardHandler), calls: abandonable.New(abandonable.Options{Stuck: errStuck}),
 	}
-	v.node = &node{manager: manager, objects: newObjects()}
+	v.node = &node{manager: manager, objects: newObjects(), plugins: plugins, failures: new(failures)}
 	return v
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -226,7 +227,7 @@ func TestAForgottenUseEndsWithTheVolume(t *testing.T) {
 	d.create(t, "v", nil)
 	d.mount(t, "v", "forgotten")
 	container := exec.Command("cat")
-	container.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	container.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	in, err := container.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, container.Start())
@@ -234,6 +235,52 @@ func TestAForgottenUseEndsWithTheVolume(t *testing.T) {
 	assert.Len(t, mountsBelow(t, options.RootDir), 2)
 	require.NoError(t, in.Close())
 	require.NoError(t, container.Wait())
+	d.remove(t, "v")
+	d.stop()
+	assertNothingLeft(t, options)
+}
+
+// The mount of a forgotten use is gone here, and a container still has it: the volume is kept.
+func TestAUseWhoseMountIsGoneHereKeepsTheVolume(t *testing.T) {
+	mounttest.RequireRoot(t)
+	options := optionsIn(t)
+	options.RootDir += " \\ with\tblanks" // which a mountinfo escapes
+	d := serve(t, loops(), options)
+	d.create(t, "v", nil)
+	path := d.mount(t, "v", "forgotten")
+	container := exec.Command("cat")
+	container.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	in, err := container.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, container.Start())
+	d.refused(t, "VolumeDriver.Remove", args{"Name": "v"}, "has it mounted")
+	require.NoError(t, syscall.Unmount(path, syscall.MNT_DETACH))
+	d.refused(t, "VolumeDriver.Remove", args{"Name": "v"}, "has it mounted")
+	require.NoError(t, in.Close())
+	require.NoError(t, container.Wait())
+	d.remove(t, "v")
+	d.stop()
+	assertNothingLeft(t, options)
+}
+
+// A Mount that cannot work is answered at once with the cause, keeps no use, and works when the cause is gone.
+func TestAMountThatCannotWorkIsAnsweredAtOnce(t *testing.T) {
+	mounttest.RequireRoot(t)
+	options := optionsIn(t)
+	options.CallTimeout = 10 * time.Minute // longer than a test may take
+	d := serve(t, loops(), options)
+	d.create(t, "v", nil)
+	images, err := filepath.Glob(filepath.Join(options.RootDir, "plugins/*/*/images/v.img"))
+	require.NoError(t, err)
+	require.Len(t, images, 1)
+	require.NoError(t, os.Rename(images[0], images[0]+".away"))
+	d.refused(t, "VolumeDriver.Mount", args{"Name": "v", "ID": "a"}, "v.img")
+	d.refused(t, "VolumeDriver.Mount", args{"Name": "v", "ID": "b"}, "v.img")
+	assert.Empty(t, d.call(t, "VolumeDriver.Path", args{"Name": "v"}).Mountpoint)
+	require.NoError(t, os.Rename(images[0]+".away", images[0]))
+	assert.NotEmpty(t, d.mount(t, "v", "c"))
+	d.unmount(t, "v", "c")
+	assert.Empty(t, mountsBelow(t, options.RootDir))
 	d.remove(t, "v")
 	d.stop()
 	assertNothingLeft(t, options)

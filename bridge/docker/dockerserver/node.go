@@ -26,22 +26,24 @@ const (
 
 // node makes volumes available on this machine: each is the one volume of the one pod that stands for all its uses.
 type node struct {
-	manager *volumemanager.Manager
-	objects *store.Memory
+	manager  *volumemanager.Manager
+	objects  *store.Memory
+	plugins  *volume.VolumePluginMgr
+	failures *failures
 }
 
 func newObjects() *store.Memory { return store.NewMemory(store.MemoryOptions{}) }
 
 func newNode(plugins *volume.VolumePluginMgr, o Options, runtimeDir, stateDir string) (*node, error) {
-	objects := newObjects()
+	objects, failures := newObjects(), new(failures)
 	manager, err := volumemanager.New(plugins, volumemanager.Options{
 		Store: objects, Mounter: o.Mounter, DeviceUse: loop.DeviceUse{}, Logger: o.Logger,
-		RuntimeDir: runtimeDir, StateDir: stateDir,
+		RuntimeDir: runtimeDir, StateDir: stateDir, Observer: failures,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &node{manager: manager, objects: objects}, nil
+	return &node{manager: manager, objects: objects, plugins: plugins, failures: failures}, nil
 }
 
 // know puts a volume that is made where the manager looks for it. Once is enough; twice does no harm.
@@ -81,13 +83,28 @@ func (n *node) want(ctx context.Context, v volumeRecord) error {
 	return n.manager.AddPod(ctx, podOf(v))
 }
 
-// wait returns where the volume is, once it is there.
-func (n *node) wait(ctx context.Context, v volumeRecord) (path string, err error) {
+// setUp returns where the volume is, once it is there. A final error ends the wait: the manager would go on trying, and Docker shows
+// no cause before that ends.
+func (n *node) setUp(ctx context.Context, v volumeRecord) (path string, err error) {
 	pod := podOf(v)
-	if err := n.manager.WaitForAttachAndMount(ctx, pod); err != nil {
+	podName := volume.GetUniquePodName(pod)
+	name, err := n.plugins.UniqueVolumeName(podName, v.spec())
+	if err != nil {
 		return "", err
 	}
-	info, ok := n.manager.GetMountedVolumesForPod(volume.GetUniquePodName(pod))[outerName]
+	ctx, stop := n.failures.watch(ctx, podName, name)
+	defer stop()
+	if err := n.want(ctx, v); err != nil {
+		return "", err
+	}
+	if err := n.manager.WaitForAttachAndMount(ctx, pod); err != nil {
+		var final *finalError
+		if errors.As(context.Cause(ctx), &final) {
+			return "", fmt.Errorf("volume %s: %w", volume.Quote(v.Name), final)
+		}
+		return "", err
+	}
+	info, ok := n.manager.GetMountedVolumesForPod(podName)[outerName]
 	if !ok {
 		return "", fmt.Errorf("volume %s is being set up again: try again: %w", volume.Quote(v.Name), volume.ErrTransient)
 	}

@@ -54,6 +54,8 @@ type useRecord struct {
 	IDs  []string
 	// Path is what Mount answered last; empty before its first answer.
 	Path string `json:",omitempty"`
+	// Mounted is what was mounted at Path then (see mountLine); empty if nothing was.
+	Mounted string `json:",omitempty"`
 }
 
 // table is the records of one kind, in memory and on disk. Its methods may be called from several goroutines at once, but those
@@ -193,16 +195,17 @@ func (r *records) addUse(name, id string) error {
 	if slices.Contains(u.IDs, id) {
 		return nil
 	}
-	return r.uses.put(name, useRecord{Boot: r.boot, Name: name, IDs: append(slices.Clone(u.IDs), id), Path: u.Path})
+	u.Boot, u.Name, u.IDs = r.boot, name, append(slices.Clone(u.IDs), id)
+	return r.uses.put(name, u)
 }
 
-// setPath puts on record where the volume is.
-func (r *records) setPath(name, path string) error {
+// setPath puts on record where the volume is, and what is mounted there.
+func (r *records) setPath(name, path, mounted string) error {
 	u, _ := r.uses.get(name)
-	if u.Path == path {
+	if u.Path == path && u.Mounted == mounted {
 		return nil
 	}
-	u.Path = path
+	u.Path, u.Mounted = path, mounted
 	return r.uses.put(name, u)
 }
 

@@ -246,7 +246,7 @@ func (s *volumes) endUses(v volumeRecord) error {
 	if !ok {
 		return nil
 	}
-	if err := unusedElsewhere(u.Path); err != nil {
+	if err := unusedElsewhere(u.Path, u.Mounted); err != nil {
 		return fmt.Errorf("volume %s has %d uses on record: %w", volume.Quote(v.Name), len(u.IDs), err)
 	}
 	s.logger.Warn("uses of a volume that is removed are forgotten", "volume", v.Name, "use", u.IDs)
@@ -298,21 +298,18 @@ func (s *volumes) mountLocked(ctx context.Context, r protocol.Use) (path string,
 	if err := s.records.addUse(r.Name, r.ID); err != nil {
 		return "", volume.Transient(err)
 	}
-	path, err = s.setUp(ctx, v)
+	path, err = s.node.setUp(ctx, v)
 	if err == nil {
 		err = ctx.Err() // nobody would get the answer, and send Unmount
 	}
 	if err != nil {
 		return "", errors.Join(err, s.dropUse(v, r.ID))
 	}
-	return path, s.records.setPath(r.Name, path)
-}
-
-func (s *volumes) setUp(ctx context.Context, v volumeRecord) (string, error) {
-	if err := s.node.want(ctx, v); err != nil {
-		return "", err
+	what, err := mountedAt(path)
+	if err != nil {
+		return "", errors.Join(volume.Transient(err), s.dropUse(v, r.ID))
 	}
-	return s.node.wait(ctx, v)
+	return path, s.records.setPath(r.Name, path, what)
 }
 
 // dropUse takes an id off the record. With the last one the manager begins to take the volume away.
