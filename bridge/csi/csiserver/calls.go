@@ -101,6 +101,9 @@ func (i *interceptor) guarded(ctx context.Context, method string, request proto.
 		if value := recover(); value != nil {
 			value = csispec.Secrets(request).RedactPanic(hidden(request).RedactPanic(value))
 			response, err = nil, &volume.PanicError{Plugin: i.plugin, Call: method, Value: value}
+			if strings.HasPrefix(method, "Create") {
+				err = volume.Uncertain(err) // What was to be made may be there, and its record stays.
+			}
 		}
 	}()
 	response, err = handler(ctx, request)

@@ -465,13 +465,14 @@ func (s *volumes) delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	before := v.Step
 	v.Step = deleting
 	if err := s.state.volumes.put(v.Name, v); err != nil {
 		return volume.Transient(err)
 	}
 	err = deleter.Delete(ctx)
-	if errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err) { // it was left whole
-		v.Step = made
+	if errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err) { // it was left as it was
+		v.Step = before
 		return errors.Join(err, s.state.volumes.put(v.Name, v))
 	}
 	if err != nil {

@@ -263,7 +263,7 @@ func (g *groupController) delete(
 	ctx context.Context, plugin volume.GroupSnapshottableVolumePlugin, r *csi.DeleteVolumeGroupSnapshotRequest,
 ) error {
 	record, known := g.state.groupByID(r.GetGroupSnapshotId())
-	members := r.GetSnapshotIds()
+	before, members := record.Step, r.GetSnapshotIds()
 	if known {
 		if len(members) == 0 {
 			members = record.snapshotIDs() // Some storage has to be told.
@@ -274,8 +274,8 @@ func (g *groupController) delete(
 		}
 	}
 	err := plugin.DeleteGroupSnapshot(ctx, r.GetGroupSnapshotId(), members)
-	if known && leftWhole(err) {
-		record.Step = made
+	if known && leftAlone(err) {
+		record.Step = before
 		return errors.Join(err, g.state.groups.put(record.Name, record))
 	}
 	if err != nil || !known {

@@ -178,6 +178,7 @@ func (s *snapshots) remove(ctx context.Context, plugin volume.SnapshottableVolum
 
 func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolumePlugin, id string) error {
 	record, known := s.state.snapshotByID(id)
+	before := record.Step
 	if known {
 		record.Step = deleting
 		if err := s.state.snapshots.put(record.Name, record); err != nil {
@@ -185,8 +186,8 @@ func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolum
 		}
 	}
 	err := plugin.DeleteSnapshot(ctx, id)
-	if known && leftWhole(err) {
-		record.Step = made
+	if known && leftAlone(err) {
+		record.Step = before
 		err = errors.Join(err, s.state.snapshots.put(record.Name, record))
 	}
 	if errors.Is(err, volume.ErrInfeasible) && outcome.ClassOf(err) == outcome.Final {
@@ -201,8 +202,8 @@ func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolum
 	return nil
 }
 
-// leftWhole reports whether an error of a deletion says that nothing was deleted.
-func leftWhole(err error) bool {
+// leftAlone reports whether an error of a deletion says that this call deleted nothing. An earlier one may have.
+func leftAlone(err error) bool {
 	return refused(err) || errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err)
 }
 

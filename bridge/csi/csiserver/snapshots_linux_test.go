@@ -303,6 +303,48 @@ func TestASnapshotThatMayBeThereStays(t *testing.T) {
 	assert.Zero(t, count(), "there can never have been one")
 }
 
+// What a deletion has begun that is uncertain is not whole again because a later deletion is refused: nobody is told that it is there.
+func TestWhatMayBeDeletedIsNotWholeAgain(t *testing.T) {
+	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "other", "data")
+	made := c.snapshot(t, "snap", "data")
+	group, err := c.tryGroup(t.Context(), "group", "data")
+	require.NoError(t, err)
+	deleteGroup := func() error {
+		_, err := c.group().DeleteVolumeGroupSnapshot(t.Context(), &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: group.GetGroupSnapshotId()})
+		return err
+	}
+	methods := []fake.Method{fake.MethodDelete, fake.MethodDeleteSnapshot, fake.MethodDeleteGroupSnapshot}
+	for _, failure := range []error{volume.Uncertain(errors.New("lost")), volume.ErrInUse} {
+		for _, method := range methods {
+			plugin.Inject(method, fake.Fail(failure))
+		}
+		require.Error(t, c.delete(t.Context()))
+		require.Error(t, c.deleteSnapshot(t.Context(), made.GetSnapshotId()))
+		require.Error(t, deleteGroup())
+	}
+	codeIs(t, codes.Aborted, c.create(t.Context(), "data"))
+	records, err := record.Peek(c.options.StateDir)
+	require.NoError(t, err)
+	for key, payload := range records {
+		if key != "volume/other" {
+			assert.Contains(t, string(payload), `"Step":"deleting"`, key)
+		}
+	}
+}
+
+// A plugin that panics while it makes something may have made it.
+func TestWhatAPanicLeavesMayBeThere(t *testing.T) {
+	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data")
+	for _, method := range []fake.Method{fake.MethodProvision, fake.MethodCreateSnapshot, fake.MethodCreateGroupSnapshot} {
+		plugin.Inject(method, fake.PanicWith("out of order"))
+	}
+	codeIs(t, codes.Unavailable, c.create(t.Context(), "another"))
+	_, err := c.trySnapshot(t.Context(), "snap", "data")
+	codeIs(t, codes.Unavailable, err)
+	_, err = c.tryGroup(t.Context(), "group", "data")
+	codeIs(t, codes.Unavailable, err)
+}
+
 // Snapshots are listed in pages, by their volume and by their id, by whomever they were made.
 func TestPagesOfSnapshots(t *testing.T) {
 	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data", "other")
