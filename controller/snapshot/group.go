@@ -126,12 +126,16 @@ func (c *Controller) makeGroupContent(ctx context.Context, group *groupv1.Volume
 			return err
 		}
 	}
+	wanted, why := newGroupContent(group, class, sources)
+	if why != nil {
+		return c.groupWaits(ctx, group, "CreateGroupSnapshotContentFailed", why)
+	}
 	release, err := c.protectClaims(ctx, claims...)
 	if err != nil {
 		return err
 	}
 	defer release()
-	content, err = store.Create(ctx, c.store, newGroupContent(group, class, sources))
+	content, err = store.Create(ctx, c.store, wanted)
 	if err != nil {
 		return err // One that is there is found the next time.
 	}
@@ -200,7 +204,9 @@ func (c *Controller) groupClassOf(group *groupv1.VolumeGroupSnapshot, pluginName
 		len(found), pluginName, found[0].Name, found[1].Name)
 }
 
-func newGroupContent(group *groupv1.VolumeGroupSnapshot, class *groupv1.VolumeGroupSnapshotClass, sources []source) *groupv1.VolumeGroupSnapshotContent {
+func newGroupContent(
+	group *groupv1.VolumeGroupSnapshot, class *groupv1.VolumeGroupSnapshotClass, sources []source,
+) (*groupv1.VolumeGroupSnapshotContent, error) {
 	content := &groupv1.VolumeGroupSnapshotContent{}
 	content.Name = groupContentName(group.UID)
 	content.Finalizers = []string{FinalizerGroupContent}
@@ -221,7 +227,7 @@ func newGroupContent(group *groupv1.VolumeGroupSnapshot, class *groupv1.VolumeGr
 		DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeGroupSnapshotClassName: &class.Name,
 		Source: groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: handles},
 	}
-	return content
+	return content, keepGroupSecret(content, group, class.Parameters)
 }
 
 // sourceVolumes returns the names of the PersistentVolumes that a content of a group is made of.

@@ -45,6 +45,12 @@ const (
 	// AnnBeingDeleted is on a content whose VolumeSnapshot is being deleted and waits for nothing else.
 	AnnBeingDeleted      = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
 	AnnGroupBeingDeleted = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted"
+	// AnnDeletionSecretName and AnnDeletionSecretNamespace are on a content whose snapshot is deleted with a secret; the values are the
+	// secret's name and namespace. Those of a group are AnnGroupDeletionSecretName and AnnGroupDeletionSecretNamespace.
+	AnnDeletionSecretName           = "snapshot.storage.kubernetes.io/deletion-secret-name"      //nolint:gosec // It is a key.
+	AnnDeletionSecretNamespace      = "snapshot.storage.kubernetes.io/deletion-secret-namespace" //nolint:gosec // It is a key.
+	AnnGroupDeletionSecretName      = "groupsnapshot.storage.kubernetes.io/deletion-secret-name"
+	AnnGroupDeletionSecretNamespace = "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace"
 	// AnnGroupHandle is on the content of a snapshot of a group; its value is the group's handle.
 	AnnGroupHandle = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 	// AnnAllowModeChange is "true" on a content from which a volume of another volume mode may be restored.

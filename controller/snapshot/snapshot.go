@@ -121,12 +121,16 @@ func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSna
 			return err
 		}
 	}
+	wanted, why := newContent(snap, class, from)
+	if why != nil {
+		return c.snapshotWaits(ctx, snap, "SnapshotContentCreationFailed", why)
+	}
 	release, err := c.protectClaims(ctx, claim)
 	if err != nil {
 		return err
 	}
 	defer release()
-	content, err = store.Create(ctx, c.store, newContent(snap, class, from))
+	content, err = store.Create(ctx, c.store, wanted)
 	if err != nil {
 		return err // One that is there is found the next time.
 	}
@@ -212,7 +216,7 @@ func (c *Controller) classOf(snap *snapshotv1.VolumeSnapshot, pluginName string)
 }
 
 // newContent returns the content of a snapshot that is to be made.
-func newContent(snap *snapshotv1.VolumeSnapshot, class *snapshotv1.VolumeSnapshotClass, from source) *snapshotv1.VolumeSnapshotContent {
+func newContent(snap *snapshotv1.VolumeSnapshot, class *snapshotv1.VolumeSnapshotClass, from source) (*snapshotv1.VolumeSnapshotContent, error) {
 	pv := from.spec.PersistentVolume
 	content := &snapshotv1.VolumeSnapshotContent{}
 	content.Name = contentName(snap.UID)
@@ -225,7 +229,7 @@ func newContent(snap *snapshotv1.VolumeSnapshot, class *snapshotv1.VolumeSnapsho
 		DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
 		Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &from.handle}, SourceVolumeMode: modeOf(pv.Spec.VolumeMode),
 	}
-	return content
+	return content, keepSecret(content, snap, class.Parameters)
 }
 
 func modeOf(mode *v1.PersistentVolumeMode) *v1.PersistentVolumeMode {
