@@ -9,6 +9,7 @@ import (
 
 	"github.com/volumekit/volumekit/controller/internal/fit"
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // index is all that decisions are made of: what was last seen of the store, what is derived of it, and what is reserved. It does no
@@ -157,5 +158,5 @@ func (x *index) attachedOf(name types.NamespacedName) attached {
 	if class == nil || class.object.Provisioner == "" || class.object.Provisioner == objects.NoProvisioner {
 		return attached{}
 	}
-	return attached{driver: x.driver(class.object.Provisioner), handle: name.String()}
+	return attached{driver: x.driver(volume.DriverOfPluginName(class.object.Provisioner)), handle: name.String()}
 }

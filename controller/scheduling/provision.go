@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/volume"
 )
 
 // This file finds out where new volumes can be made, what drivers can attach, and how good a node is.
@@ -149,7 +151,7 @@ func (p *placing) count(a attached) {
 
 // countNew counts the volume of a claim where one would be made, by the driver that makes it.
 func (p *placing) countNew(n *need) {
-	d := p.index.drivers[n.class.object.Provisioner]
+	d := p.index.drivers[volume.DriverOfPluginName(n.class.object.Provisioner)]
 	if d == nil {
 		return
 	}

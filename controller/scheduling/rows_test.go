@@ -354,6 +354,13 @@ func TestScores(t *testing.T) {
 	})
 }
 
+// limitOf returns the CSINode of a node that can have so many volumes of a driver.
+func limitOf(driver, node string, limit int32) *storagev1.CSINode {
+	n := newCSINode(node, limit)
+	n.Spec.Drivers[0].Name = driver
+	return n
+}
+
 func TestAttachLimits(t *testing.T) {
 	data := newPod("p", "data")
 	runRows(t, []rowTest{
@@ -405,6 +412,15 @@ func TestAttachLimits(t *testing.T) {
 			w.requireFits(newPod("q", "data"), "node-1")
 			w.requireRefused(newPod("q", "new"), "node-1", AttachLimit)
 			r.Release()
+		}},
+		{"55 the driver of a plugin", objectsOf(list(
+			limitOf("disk.example.com", "node-1", 1),
+			newClass("disks", func(c *storagev1.StorageClass) { c.Provisioner = "example.com/disk" }),
+			newClaim("data", ofClass("disks")), newClaim("new", ofClass("disks")),
+		)), func(w *world) {
+			w.requireFits(newPod("p", "data", "new"), "node-2", "node-3")
+			w.reserve(data, "node-1")
+			w.requireRefused(newPod("q", "new"), "node-1", AttachLimit)
 		}},
 		{"57 claims of others that are missing", objectsOf(bound("data", "v"), list(newCSINode("node-1", 1), on(newPod("one", "gone"), "node-1"))), func(w *world) {
 			w.requireFits(data, everywhere...)
