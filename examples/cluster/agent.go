@@ -31,6 +31,7 @@ type agent struct {
 	options agentOptions
 	store   store.Store
 	out     *output
+	plugins *volume.VolumePluginMgr
 	manager *volumemanager.Manager
 	history *inspect.History // what was done for each volume, for the page
 	pods    *store.Mirror[*v1.Pod]
@@ -43,6 +44,7 @@ type agent struct {
 // agentOptions say which node it is.
 type agentOptions struct {
 	node    types.NodeName
+	shelf   string // of disks that it can reach
 	root    string // the directory of its volumes
 	run     string // a tmpfs of its own
 	mounter mount.Interface
@@ -77,7 +79,7 @@ func newAgent(ctx context.Context, o agentOptions, s *etcd.Store, out *output) (
 		Observer: history,
 	})
 	return &agent{
-		options: o, store: s, out: out, manager: manager, history: history, lives: make(map[types.UID]*life),
+		options: o, store: s, out: out, plugins: plugins, manager: manager, history: history, lives: make(map[types.UID]*life),
 		pods: store.NewMirror[*v1.Pod](s, store.MirrorOptions{InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max}),
 	}, err
 }
@@ -106,16 +108,22 @@ func (a *agent) hold(ctx context.Context) error {
 	})
 }
 
-// register makes the node's object, if it is not there, and says that the node is ready.
+// register makes the node's object, if it is not there, says how many volumes the node can have, and that it is ready.
 func (a *agent) register(ctx context.Context) error {
 	name := string(a.options.node)
 	err := persist(ctx, func() error {
-		_, err := store.Create(ctx, a.store, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		_, err := store.Create(ctx, a.store, &v1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{shelfLabel: a.options.shelf},
+		}})
 		if errors.Is(err, store.ErrAlreadyExists) {
 			return nil
 		}
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	err = persist(ctx, func() error { return volumemanager.ReportLimits(ctx, a.plugins, a.store, a.options.node) })
 	if err != nil {
 		return err
 	}

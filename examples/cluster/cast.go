@@ -18,9 +18,13 @@ import (
 // The cast: how many there are of each.
 const (
 	memberCount     = 3
+	schedulerCount  = 2
 	controllerCount = 2
 	nodeCount       = 3
 )
+
+// farNode is one more node, which cannot reach the disks.
+const farNode = "node-far"
 
 // cast are the processes of a cluster and what connects them.
 type cast struct {
@@ -68,7 +72,7 @@ func (c *cast) start(ctx context.Context) error {
 	if c.store, c.closeStore, err = openStore(ctx, c.endpoints()); err != nil {
 		return err
 	}
-	for _, name := range names("node", nodeCount) {
+	for _, name := range append(names("node", nodeCount), farNode) {
 		if _, err := c.told.await(ctx, 0, "agent of "+name+" is ready"); err != nil {
 			return err
 		}
@@ -78,7 +82,12 @@ func (c *cast) start(ctx context.Context) error {
 
 // everybody returns the names of all processes, in the order in which they start.
 func (c *cast) everybody() []string {
-	return append(append(names("member", memberCount), names("controller", controllerCount)...), names("node", nodeCount)...)
+	return slices.Concat(names("member", memberCount), names("scheduler", schedulerCount), c.withPages())
+}
+
+// withPages returns the names of the processes that have a page with -http.
+func (c *cast) withPages() []string {
+	return append(append(names("controller", controllerCount), names("node", nodeCount)...), farNode)
 }
 
 // names returns role-1, role-2 and so on.
@@ -110,7 +119,14 @@ func (c *cast) arguments(name string) ([]string, error) {
 	if role == "member" {
 		return append(args, "-cluster", c.cluster, "-client", c.clients[name]), nil
 	}
-	args = append(args, "-etcd", strings.Join(c.endpoints(), ","), "-shared", filepath.Join(c.dir, "shared"))
+	args = append(args, "-etcd", strings.Join(c.endpoints(), ","))
+	if role == "scheduler" {
+		return args, nil
+	}
+	args = append(args, "-shared", filepath.Join(c.dir, "shared"))
+	if name == farNode {
+		args = append(args, "-shelf", "none")
+	}
 	if c.options.csi {
 		args = append(args, "-csi")
 	}
@@ -123,7 +139,7 @@ func (c *cast) arguments(name string) ([]string, error) {
 
 // pageOf is the address of the page of a controller or a node.
 func (c *cast) pageOf(name string) (string, error) {
-	return pageAddress(c.options.http, slices.Index(c.everybody()[memberCount:], name))
+	return pageAddress(c.options.http, slices.Index(c.withPages(), name))
 }
 
 // checkPages refuses addresses at which pages cannot be. A process would say so, and the play would wait for it.
@@ -131,7 +147,7 @@ func (c *cast) checkPages(ctx context.Context) error {
 	if c.options.http == "" {
 		return nil
 	}
-	for _, name := range c.everybody()[memberCount:] {
+	for _, name := range c.withPages() {
 		address, err := c.pageOf(name)
 		if err != nil {
 			return err

@@ -5,31 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/store"
 )
 
-// churn is a play without a story: pods move from node to node at random, while processes are killed and suspended at random.
+// churn is a play without a story: pods move from node to node at random, and others come and go on nodes that a scheduler chooses,
+// while processes are killed and suspended at random.
 type churn struct {
 	*cast
 	random  *rand.Rand
 	volumes []*wanderer
+	guests  []*wanderer // whose pods no one but a scheduler gives a node; they end with their round
+	claims  int         // of guests, so far
+	rules   *rules
 	rounds  int
 	faults  map[string]int // by their names, how often
 }
 
-// wanderer is a volume and where its pod is wanted.
+// wanderer is a volume and its newest pod.
 type wanderer struct {
 	claim  string
 	number int // of its newest pod
-	node   string
-	older  []placed // pods that may still be there
 }
-
-// placed is a pod on a node.
-type placed struct{ pod, node string }
 
 // fault is one that happens in the middle of moves. What it breaks it also mends.
 type fault struct {
@@ -46,6 +48,12 @@ var faults = []fault{
 	{"a controller is suspended", func(c *churn, ctx context.Context) error {
 		return c.suspend(ctx, c.pick(names("controller", controllerCount)))
 	}},
+	{"a scheduler is killed", func(c *churn, ctx context.Context) error {
+		return c.restart(ctx, c.pick(names("scheduler", schedulerCount)))
+	}},
+	{"a scheduler is suspended", func(c *churn, ctx context.Context) error {
+		return c.suspend(ctx, c.pick(names("scheduler", schedulerCount)))
+	}},
 	{"a node is suspended", func(c *churn, ctx context.Context) error {
 		return c.suspend(ctx, c.pick(names("node", nodeCount)))
 	}},
@@ -56,8 +64,8 @@ var faults = []fault{
 }
 
 // newChurn makes claims with a pod each.
-func newChurn(ctx context.Context, c *cast, seed uint64, volumes int) (*churn, error) {
-	ch := &churn{cast: c, random: rand.New(rand.NewPCG(seed, 0)), faults: make(map[string]int)} //nolint:gosec // It is no secret.
+func newChurn(ctx context.Context, c *cast, r *rules, seed uint64, volumes int) (*churn, error) {
+	ch := &churn{cast: c, rules: r, guests: []*wanderer{{}, {}, {}, {}}, random: rand.New(rand.NewPCG(seed, 0)), faults: make(map[string]int)} //nolint:gosec // It is no secret.
 	if err := c.createClass(ctx); err != nil {
 		return nil, err
 	}
@@ -86,11 +94,17 @@ func (c *churn) round(ctx context.Context) error {
 			}
 		}
 	}
+	if err := c.invite(ctx); err != nil {
+		return err
+	}
 	pause(ctx, time.Duration(c.random.IntN(300))*time.Millisecond)
 	f := faults[c.random.IntN(len(faults))]
 	c.faults[f.name]++
 	if err := f.do(c, ctx); err != nil {
 		return fmt.Errorf("round %d: %s: %w", c.rounds, f.name, err)
+	}
+	if err := errors.Join(c.seeOff(ctx), c.rules.broken()); err != nil {
+		return fmt.Errorf("round %d: guests, after %s: %w", c.rounds, f.name, err)
 	}
 	if err := c.awaitAll(ctx); err != nil {
 		return fmt.Errorf("round %d: after %s: %w", c.rounds, f.name, err)
@@ -108,29 +122,71 @@ func (c *churn) move(ctx context.Context, w *wanderer) error {
 
 func (c *churn) moveTo(ctx context.Context, w *wanderer, node string) error {
 	if w.number > 0 {
-		old := placed{podName(w.claim, w.number), w.node}
-		w.older = append(w.older, old)
-		if err := c.deletePod(ctx, old.pod); err != nil {
+		if err := c.deletePod(ctx, podName(w.claim, w.number)); err != nil {
 			return err
 		}
 	}
 	w.number++
-	w.node = node
 	return c.createPod(ctx, w.claim, w.number, node)
+}
+
+// invite creates a pod of each guest, some of them with a new claim, which is bound when the pod has a node.
+func (c *churn) invite(ctx context.Context) error {
+	for _, g := range c.guests {
+		if g.claim == "" || c.random.IntN(3) == 0 {
+			if err := c.renew(ctx, g); err != nil {
+				return err
+			}
+		}
+		g.number++
+		if err := c.createPod(ctx, g.claim, g.number, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// renew gives up the claim of a guest, and makes another one.
+func (c *churn) renew(ctx context.Context, g *wanderer) error {
+	if g.claim != "" {
+		if err := c.deleteClaim(ctx, g.claim); err != nil {
+			return err
+		}
+	}
+	c.claims++
+	*g = wanderer{claim: fmt.Sprintf("guest-%d", c.claims)}
+	return c.createClaimOf(ctx, lateClass, g.claim, "16Mi")
+}
+
+// seeOff waits until the pod of each guest has run, and deletes all of them. Until then volumes that move may have to wait for
+// their places.
+func (c *churn) seeOff(ctx context.Context) error {
+	if err := c.awaitRunning(ctx, c.guests); err != nil {
+		return err
+	}
+	for _, g := range c.guests {
+		if err := c.deletePod(ctx, podName(g.claim, g.number)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitAll waits until the newest pod of every volume has found what was written, and writes more.
 func (c *churn) awaitAll(ctx context.Context) error {
-	for _, w := range c.volumes {
+	return errors.Join(c.awaitRunning(ctx, c.volumes), c.told.wrong())
+}
+
+func (c *churn) awaitRunning(ctx context.Context, all []*wanderer) error {
+	for _, w := range all {
 		if _, err := c.told.await(ctx, 0, "pod "+podName(w.claim, w.number)+" is running after line "); err != nil {
 			return err
 		}
 		if err := c.told.awaitWritten(ctx, w.claim, c.told.written(w.claim)+1); err != nil {
 			return err
 		}
-		w.older = nil // The volume was theirs, and is not any more.
 	}
-	return c.told.wrong()
+	return nil
 }
 
 // breakAgent kills an agent, which its parent starts again.
@@ -163,43 +219,50 @@ func (c *churn) suspend(ctx context.Context, name string) error {
 	return syscall.Kill(group, syscall.SIGCONT)
 }
 
-// breakNode kills a node, says so, has its pods run elsewhere, and starts the node again.
+// breakNode kills a node, says so, has its pods run elsewhere, wherever a scheduler says, and starts the node again.
 func (c *churn) breakNode(ctx context.Context) error {
 	node := c.pick(names("node", nodeCount))
 	if err := c.kill(node); err != nil {
 		return err
 	}
-	var errs []error
-	for _, w := range c.volumes {
-		for _, p := range append(w.older, placed{podName(w.claim, w.number), w.node}) {
-			if p.node == node {
-				errs = append(errs, c.dropPod(ctx, p.pod))
-			}
-		}
-	}
-	errs = append(errs, c.fence(ctx, node))
-	for _, w := range c.volumes {
-		if w.node == node {
-			errs = append(errs, c.moveTo(ctx, w, c.otherThan(node)))
+	dropped, err := c.dropPods(ctx, node)
+	errs := []error{err, c.fence(ctx, node)}
+	for _, w := range slices.Concat(c.volumes, c.guests) {
+		if slices.Contains(dropped, podName(w.claim, w.number)) {
+			errs = append(errs, c.moveTo(ctx, w, ""))
 		}
 	}
 	return errors.Join(append(errs, c.revive(ctx, node))...)
 }
 
-// otherThan returns another node.
-func (c *churn) otherThan(node string) string {
-	for {
-		if other := c.pick(names("node", nodeCount)); other != node {
-			return other
+// dropPods takes the pods of a dead node away, and returns their names.
+func (c *churn) dropPods(ctx context.Context, node string) ([]string, error) {
+	var dropped []string
+	err := persist(ctx, func() error {
+		pods, _, err := store.ListOf[*v1.Pod](ctx, c.store, "")
+		if err != nil {
+			return err
 		}
-	}
+		for _, pod := range pods {
+			if pod.Spec.NodeName != node {
+				continue
+			}
+			if err := c.dropPod(ctx, pod.Name); err != nil {
+				return err
+			}
+			dropped = append(dropped, pod.Name)
+		}
+		return nil
+	})
+	return dropped, err
 }
 
 // finish gives all volumes up and waits until nothing is left of them.
 func (c *churn) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for _, w := range c.volumes {
+	all := slices.Concat(c.volumes, c.guests)
+	for _, w := range all {
 		if err := c.deletePod(ctx, podName(w.claim, w.number)); err != nil {
 			return err
 		}
@@ -207,7 +270,7 @@ func (c *churn) finish(ctx context.Context) error {
 	if err := awaitNone(ctx, c.store, func(*v1.Pod) bool { return true }); err != nil {
 		return err
 	}
-	for _, w := range c.volumes {
+	for _, w := range all {
 		if err := c.deleteClaim(ctx, w.claim); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/volumekit/volumekit/mount/mounttest"
@@ -102,8 +104,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// TestChurn kills agents, controllers, members of etcd and nodes, and has controllers and nodes stand still beyond their leases, while
-// pods move: half of the time with volumes as they are, and half of it through CSI. CLUSTER_CHURN is for how long, CLUSTER_SEED what
+// TestChurn kills agents, controllers, schedulers, members of etcd and nodes, and has controllers, schedulers and nodes stand still
+// beyond their leases, while pods move, and others are placed by the schedulers, for which the rules hold: half of the time with volumes as they are, and half of it through CSI. CLUSTER_CHURN is for how long, CLUSTER_SEED what
 // begins the random numbers.
 func TestChurn(t *testing.T) {
 	mounttest.RequireRoot(t)
@@ -134,21 +136,29 @@ func testChurn(t *testing.T, o options, seed uint64, length time.Duration) {
 			describe(t, c.store)
 		}
 	}()
-	churn, err := newChurn(ctx, c, seed, 3)
+	rules := newRules(c.store)
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { rules.run(watching) })
+	defer watch.Wait()
+	defer stop()
+	churn, err := newChurn(ctx, c, rules, seed, 3)
 	require.NoError(t, err)
-	registered, err := c.store.List(ctx, store.CSINodes, "")
+	registered, _, err := store.ListOf[*storagev1.CSINode](ctx, c.store, "")
 	require.NoError(t, err)
-	if o.csi {
-		require.Len(t, registered.Items, nodeCount)
-	} else {
-		require.Empty(t, registered.Items)
+	require.Len(t, registered, nodeCount+1)
+	for _, node := range registered {
+		require.Equal(t, o.csi, len(node.Spec.Drivers[0].TopologyKeys) > 0, "through CSI the driver says where the node is")
 	}
 	for end := time.Now().Add(length); time.Now().Before(end); {
 		require.NoError(t, churn.round(ctx))
 	}
 	require.NoError(t, churn.finish(ctx))
 	require.NoError(t, c.stopAll(ctx))
-	t.Logf("%d rounds: %v", churn.rounds, churn.faults)
+	require.NoError(t, rules.broken())
+	placed, most := rules.figures()
+	assert.Positive(t, placed)
+	t.Logf("%d rounds: %v; %d pods placed, at most %d volumes on a node", churn.rounds, churn.faults, placed, most)
 }
 
 func valueOf(variable, otherwise string) string {
@@ -163,7 +173,7 @@ func describe(t *testing.T, s store.Store) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 	defer cancel()
-	for _, kind := range []schema.GroupVersionKind{store.Nodes, store.VolumeAttachments, store.Pods, store.PersistentVolumes} {
+	for _, kind := range []schema.GroupVersionKind{store.Nodes, store.VolumeAttachments, store.Pods, store.PersistentVolumes, store.PersistentVolumeClaims, store.CSINodes, store.CSIStorageCapacities} {
 		list, err := s.List(ctx, kind, "")
 		assert.NoError(t, err)
 		for _, item := range list.Items {

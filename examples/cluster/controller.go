@@ -14,10 +14,12 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/etcd"
 	"github.com/volumekit/volumekit/controller/attachdetach"
+	"github.com/volumekit/volumekit/controller/capacity"
 	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/controller/leader"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -36,22 +38,12 @@ type controller struct {
 	page    clusterPage
 }
 
-// standBy waits for its turn, works when it comes, and waits again, until ctx ends.
-func (c *controller) standBy(ctx context.Context) error {
-	turn := leader.Options{
-		Name: types.NamespacedName{Namespace: "cluster", Name: "controller"}, Holder: c.options.name, TTL: leaseTime,
-	}
-	for ctx.Err() == nil {
-		err := leader.Run(ctx, c.store, turn, func(ctx context.Context, fenced store.Store) error {
-			c.out.say(leads)
-			return c.lead(ctx, fenced)
-		})
-		if err != nil && ctx.Err() == nil {
-			c.out.say("does not work any more: %v", err)
-			pause(ctx, quickly().Initial)
-		}
-	}
-	return nil
+// run works when it is this process's turn, until ctx ends.
+func (c *controller) run(ctx context.Context) error {
+	return takeTurns(ctx, c.store, "controller", c.options.name, c.out, func(ctx context.Context, fenced store.Store) error {
+		c.out.say(leads)
+		return c.lead(ctx, fenced)
+	})
 }
 
 // lead runs the controllers until ctx ends. They write to the store of a leader, which refuses writes of one that is not any
@@ -88,9 +80,31 @@ func (c *controller) controlVolumes(ctx context.Context, disks volume.VolumePlug
 		Recorder: events, Logger: logger, Backoff: quickly(),
 		MaxWaitForUnmount: -1, // Nothing is taken from a node for its silence alone.
 	})
+	room, err := capacity.New(plugins, s, capacity.Options{
+		Namespace: "cluster", Segments: map[string][]map[string]string{loopblock.Name: {{shelfLabel: diskShelf}}},
+		Events: events, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
+	})
+	if err != nil {
+		return err
+	}
 	c.page.show(attachments, claims)
 	defer c.page.show(nil, nil)
-	return runAll(ctx, claims.Run, sizes.Run, attachments.Run)
+	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, room.Run)
+}
+
+// takeTurns waits until this process leads, works, and waits again, until ctx ends. The work writes to a store that refuses writes
+// of a process that does not lead any more.
+func takeTurns(
+	ctx context.Context, s *etcd.Store, turn, holder string, out *output, work func(context.Context, store.Store) error,
+) error {
+	options := leader.Options{Name: types.NamespacedName{Namespace: "cluster", Name: turn}, Holder: holder, TTL: leaseTime}
+	for ctx.Err() == nil {
+		if err := leader.Run(ctx, s, options, work); err != nil && ctx.Err() == nil {
+			out.say("does not work any more: %v", err)
+			pause(ctx, quickly().Initial)
+		}
+	}
+	return nil
 }
 
 // runAll runs parts until ctx ends or one of them fails, which ends the others.

@@ -15,16 +15,20 @@ import (
 )
 
 // csiObject says what a node cannot ask the controller service: volumes are attached. Here it is part of the program. An
-// orchestrator whose users bring drivers has such objects in its store (csidriver.StoredObjects).
+// orchestrator whose users bring drivers has such objects in its store (csidriver.StoredObjects). The play stores it for the
+// schedulers: they look at how much can still be made.
 var csiObject = &storagev1.CSIDriver{
 	ObjectMeta: metav1.ObjectMeta{Name: loopblock.Driver},
-	Spec:       storagev1.CSIDriverSpec{AttachRequired: new(true)},
+	Spec:       storagev1.CSIDriverSpec{AttachRequired: new(true), StorageCapacity: new(true)},
 }
 
 // controllerService is the part of the CSI driver that runs beside the controllers of the leader. Its records lie beside the images,
 // where the next leader finds them. They are locked: the next leader works when the one before it, and all its calls, have ended.
 func controllerService(o options) csiserver.Options {
-	return csiserver.Options{Services: csiserver.ControllerOnly, StateDir: filepath.Join(o.shared, "driver")}
+	return csiserver.Options{
+		Services: csiserver.ControllerOnly, StateDir: filepath.Join(o.shared, "driver"),
+		Topology: map[string]string{shelfLabel: diskShelf},
+	}
 }
 
 // nodeService is the part of the CSI driver that runs beside the agent of a node, and mounts in the node's namespace.
@@ -32,6 +36,7 @@ func nodeService(o options) csiserver.Options {
 	return csiserver.Options{
 		Services: csiserver.NodeOnly,
 		StateDir: filepath.Join(o.dir, "driver", "state"), RuntimeDir: filepath.Join(runDir(o), "driver"),
+		Topology: map[string]string{shelfLabel: o.shelf},
 	}
 }
 

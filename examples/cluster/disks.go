@@ -19,6 +19,8 @@ import (
 // give the image to a node, which the controller writes into etcd, as a disk array would keep it by itself; the node makes the loop device when it waits for the attachment, and
 // takes that off with the staging directory.
 //
+// Each node at the shelf of disks can have each volume, up to volumesPerNode; other nodes can have none.
+//
 // Everything else, from making an image to its filesystem, is loop-block's.
 type disks struct {
 	*loopblock.Plugin
@@ -34,6 +36,48 @@ func newDisks(shared string, node types.NodeName, holders *etcd.Store, mounter m
 		Plugin: loopblock.New(loopblock.Options{BaseDir: filepath.Join(shared, "images"), Mounter: mounter}),
 		node:   node, holders: holders,
 	}
+}
+
+const (
+	// shelfLabel is the label of a node that says which shelf of disks it can reach.
+	shelfLabel = "cluster.volumekit.io/shelf"
+	// diskShelf is where the disks are.
+	diskShelf = "disks"
+	// volumesPerNode is how many volumes a node can have.
+	volumesPerNode = 3
+)
+
+// GetVolumeLimits implements volume.VolumePluginWithAttachLimits. The nodes' loop devices are those of one machine: that of
+// loop-block would count those of all nodes.
+func (d *disks) GetVolumeLimits(context.Context) (map[string]int64, error) {
+	return map[string]int64{d.VolumeLimitKey(nil): volumesPerNode}, nil
+}
+
+// GetCapacity implements volume.VolumePluginWithCapacity: the segment is the shelf, and all of it is in one directory.
+func (d *disks) GetCapacity(ctx context.Context, o volume.CapacityOptions) (volume.Capacity, error) {
+	o.Segment = nil
+	return d.Plugin.GetCapacity(ctx, o)
+}
+
+// NewProvisioner implements volume.ProvisionableVolumePlugin.
+func (d *disks) NewProvisioner(o volume.VolumeOptions) (volume.Provisioner, error) {
+	local, err := d.Plugin.NewProvisioner(o)
+	return provisioner{local}, err
+}
+
+// provisioner makes volumes for the shelf, whichever node there was selected.
+type provisioner struct{ volume.Provisioner }
+
+// Provision implements volume.Provisioner.
+func (p provisioner) Provision(ctx context.Context, _ *v1.Node, _ []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	pv, err := p.Provisioner.Provision(ctx, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+		MatchExpressions: []v1.NodeSelectorRequirement{{Key: shelfLabel, Operator: v1.NodeSelectorOpIn, Values: []string{diskShelf}}},
+	}}}}
+	return pv, nil
 }
 
 // NewAttacher implements volume.AttachableVolumePlugin.

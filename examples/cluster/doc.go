@@ -1,5 +1,5 @@
-// Cluster is a small cluster on one machine: three nodes and two controllers, each a process of its own, over an etcd of three
-// members. It shows volumes that move: a pod goes from node to node and finds its data, while agents, controllers, members of
+// Cluster is a small cluster on one machine: four nodes, two controllers and two schedulers, each a process of its own, over an
+// etcd of three members. It shows volumes that move: a pod goes from node to node and finds its data, while agents, controllers, members of
 // etcd and whole nodes are killed.
 //
 //	cd examples/cluster && go build -o /tmp/cluster . && sudo /tmp/cluster
@@ -14,7 +14,9 @@
 //   - "cluster member" is one member of etcd, where all objects are.
 //   - "cluster controller" binds claims and makes volumes (controller/persistentvolume), lets them grow (controller/expand),
 //     decides which node has which volume (controller/attachdetach), and says which nodes are alive. Two of them run; the one that
-//     leads works (controller/leader).
+//     leads works (controller/leader). It also says how much can still be made (controller/capacity).
+//   - "cluster scheduler" gives nodes to pods that have none (controller/scheduling): to nodes that can have their volumes, beside
+//     those that they have, and have enough storage for new ones. Of two, the one that leads works.
 //   - "cluster node" holds the mount namespace of one node and keeps an agent running in it. When it is killed, so is the node.
 //   - "cluster agent" embeds the volume manager, and plays the containers of its pods: each writes numbered lines to its volume.
 //     It can be killed without its mounts, and goes on with them.
@@ -24,6 +26,10 @@
 // The images of plugins/loopblock lie in a directory that all nodes share, as a file server would have it. Which node has an image
 // is written in etcd, by a transaction that gives it to a node that is alive and that nobody else holds; a node refuses to open
 // an image that was not given to it (disks.go).
+//
+// Three nodes reach that directory; a label says so. The fourth one, node-far, can have no volume, and gets no pod that has one. Each
+// node can have three volumes at a time. Volumes of one class are made at once, those of the other one when a scheduler has chosen a
+// node for the pod.
 //
 // With the flag -csi the same plugin is a CSI driver, and everything else reaches it by sockets (csi.go). The controller that leads
 // serves the driver's controller service, each agent its node service, and each is killed with the process that serves it.

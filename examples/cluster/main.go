@@ -17,6 +17,7 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/inspect"
 	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -30,6 +31,7 @@ type options struct {
 	etcd    string // the members' addresses for clients
 	cluster string // the members' names and addresses for each other
 	client  string // a member's address for clients
+	shelf   string // which shelf of disks a node can reach
 	csi     bool   // volumes are served through CSI
 	http    string // the address of a process's page; of a play the first one
 	tick    time.Duration
@@ -46,6 +48,7 @@ var roles = map[string]role{
 	"":           {be: play},
 	"member":     {be: beMember, needs: []string{"name", "dir", "cluster", "client"}},
 	"controller": {be: beController, needs: []string{"name", "dir", "shared", "etcd"}},
+	"scheduler":  {be: beScheduler, needs: []string{"name", "etcd"}},
 	"node":       {be: beNode, needs: []string{"name", "dir", "shared", "etcd"}},
 	"agent":      {be: beAgent, needs: []string{"name", "dir", "shared", "etcd"}},
 }
@@ -90,6 +93,7 @@ func parse(args, needs []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.etcd, "etcd", "", "`addresses` of etcd, with commas between them")
 	flags.StringVar(&o.cluster, "cluster", "", "`members` of etcd, name=address with commas between them")
 	flags.StringVar(&o.client, "client", "", "`address` of a member for clients")
+	flags.StringVar(&o.shelf, "shelf", diskShelf, "`shelf` of disks that a node can reach")
 	flags.BoolVar(&o.csi, "csi", false, "serve the volumes through CSI")
 	flags.StringVar(&o.http, "http", "", "`address` of a page that shows volumes; the play gives each process the next port")
 	flags.DurationVar(&o.tick, "tick", 20*time.Millisecond, "`time` between two lines that a pod writes")
@@ -117,8 +121,20 @@ func beController(ctx context.Context, o options, out *output) error {
 		return err
 	}
 	c := &controller{options: o, store: s, out: out}
-	err = runAll(ctx, c.standBy, c.page.followLeases(s), func(ctx context.Context) error {
+	err = runAll(ctx, c.run, c.page.followLeases(s), func(ctx context.Context) error {
 		return servePage(ctx, o.http, inspect.NewCluster(c.page.sources), out)
+	})
+	return errors.Join(err, closeStore())
+}
+
+func beScheduler(ctx context.Context, o options, out *output) error {
+	s, closeStore, err := openStore(ctx, strings.Split(o.etcd, ","))
+	if err != nil {
+		return err
+	}
+	err = takeTurns(ctx, s, "scheduler", o.name, out, func(ctx context.Context, fenced store.Store) error {
+		out.say("places pods")
+		return newScheduler(fenced, out).run(ctx)
 	})
 	return errors.Join(err, closeStore())
 }
@@ -135,7 +151,7 @@ func beAgent(ctx context.Context, o options, out *output) error {
 	node, mounter := types.NodeName(o.name), mount.New(mount.Options{})
 	err = withPlugin(ctx, o, newDisks(o.shared, node, s, mounter), nodeService(o), func(ctx context.Context, disks volume.VolumePlugin) error {
 		a, err := newAgent(ctx, agentOptions{
-			node: node, root: filepath.Join(o.dir, "root"), run: runDir(o), mounter: mounter, disks: disks, tick: o.tick, http: o.http,
+			node: node, shelf: o.shelf, root: filepath.Join(o.dir, "root"), run: runDir(o), mounter: mounter, disks: disks, tick: o.tick, http: o.http,
 		}, s, out)
 		if err != nil {
 			return err

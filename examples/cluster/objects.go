@@ -14,50 +14,76 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// className is the storage class of the play.
-const className = "image"
+// className is the storage class of the play, whose volumes are made at once. Those of lateClass are made when a pod has a node.
+const (
+	className = "image"
+	lateClass = "late-image"
+)
 
-// createClass makes the class whose volumes are images.
+// createClass makes the classes whose volumes are images, and says that schedulers are to look at how much can still be made.
 func (c *cast) createClass(ctx context.Context) error {
-	policy := v1.PersistentVolumeReclaimDelete
-	_, err := store.Create(ctx, c.store, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: className}, Provisioner: loopblock.Name, ReclaimPolicy: &policy,
-	})
-	return err
+	policy, late := v1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingWaitForFirstConsumer
+	classes := []store.Object{
+		csiObject,
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: className}, Provisioner: loopblock.Name, ReclaimPolicy: &policy},
+		&storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: lateClass}, Provisioner: loopblock.Name, ReclaimPolicy: &policy, VolumeBindingMode: &late,
+		},
+	}
+	for _, object := range classes {
+		if _, err := c.store.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // createClaim asks for a volume that one node can have at a time.
 func (c *cast) createClaim(ctx context.Context, name string) error {
-	class := className
-	_, err := store.Create(ctx, c.store, &v1.PersistentVolumeClaim{
+	return c.createClaimOf(ctx, className, name, "16Mi")
+}
+
+func (c *cast) createClaimOf(ctx context.Context, class, name, size string) error {
+	claim := &v1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: name},
 		Spec: v1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
 			AccessModes:      []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-			Resources:        v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("16Mi")}},
+			Resources:        v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)}},
 		},
-	})
-	return err
+	}
+	return c.create(ctx, claim)
 }
 
-// createPod has a pod run on a node, with the volume of a claim. Its name is the claim's, and a number.
+// createPod has a pod run on a node, with the volume of a claim; without a node a scheduler chooses one. Its name is the claim's,
+// and a number.
 func (c *cast) createPod(ctx context.Context, claim string, number int, node string) error {
 	pod := &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v1.NamespaceDefault, Name: podName(claim, number), Finalizers: []string{finalizerAgent},
-		},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: podName(claim, number)},
 		Spec: v1.PodSpec{
-			NodeName:   node,
 			Containers: []v1.Container{{Name: "writer", VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
 			Volumes: []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
 				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
 			}}},
 		},
 	}
+	if node != "" {
+		assign(pod, node)
+	}
+	return c.create(ctx, pod)
+}
+
+// assign gives a pod its node. From now on the agent there says when the pod is gone.
+func assign(pod *v1.Pod, node string) {
+	pod.Spec.NodeName, pod.Finalizers = node, []string{finalizerAgent}
+}
+
+// create makes an object, which may be there from an earlier try whose answer was lost.
+func (c *cast) create(ctx context.Context, object store.Object) error {
 	return persist(ctx, func() error {
-		_, err := store.Create(ctx, c.store, pod)
+		_, err := c.store.Create(ctx, object)
 		if errors.Is(err, store.ErrAlreadyExists) {
-			return nil // The answer to an earlier try was lost.
+			return nil
 		}
 		return err
 	})

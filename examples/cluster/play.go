@@ -32,7 +32,8 @@ var scenes = []scene{
 	{"the controller that works is killed: the other one moves the pod to node-3", killedController},
 	{"a member of etcd is killed, and the pod moves to node-1", killedMember},
 	{"node-1 dies: its volume is held back until it is known to be dead, and goes to node-2 then", deadNode},
-	{"the claim is deleted, and its volume with it", theEnd},
+	{"a pod comes without a node: the scheduler finds one, though not for a volume that is too large", placedPod},
+	{"the claims are deleted, and their volumes with them", theEnd},
 }
 
 // errNotRoot is the error of a play that cannot begin.
@@ -211,15 +212,41 @@ func (c *cast) revive(ctx context.Context, node string) error {
 	return c.unfence(ctx, node)
 }
 
-func theEnd(ctx context.Context, c *cast) error {
-	if err := c.deletePod(ctx, podName(claimName, 5)); err != nil {
+// The claims of the scene in which a scheduler places pods.
+const (
+	smallClaim = "small"
+	largeClaim = "large"
+)
+
+// placedPod has two pods placed, of which one gets no node: there is not enough storage for its volume.
+func placedPod(ctx context.Context, c *cast) error {
+	for claim, size := range map[string]string{smallClaim: "16Mi", largeClaim: "1Pi"} {
+		if err := c.createClaimOf(ctx, lateClass, claim, size); err != nil {
+			return err
+		}
+		if err := c.createPod(ctx, claim, 1, ""); err != nil {
+			return err
+		}
+	}
+	if _, err := c.told.await(ctx, 0, "pod "+podName(largeClaim, 1)+" waits for a node"); err != nil {
 		return err
+	}
+	return c.told.awaitWritten(ctx, smallClaim, 5)
+}
+
+func theEnd(ctx context.Context, c *cast) error {
+	for _, pod := range []string{podName(claimName, 5), podName(smallClaim, 1), podName(largeClaim, 1)} {
+		if err := c.deletePod(ctx, pod); err != nil {
+			return err
+		}
 	}
 	if err := awaitNone(ctx, c.store, func(*v1.Pod) bool { return true }); err != nil {
 		return err
 	}
-	if err := c.deleteClaim(ctx, claimName); err != nil {
-		return err
+	for _, claim := range []string{claimName, smallClaim, largeClaim} {
+		if err := c.deleteClaim(ctx, claim); err != nil {
+			return err
+		}
 	}
 	if err := awaitNone(ctx, c.store, func(*v1.PersistentVolume) bool { return true }); err != nil {
 		return err

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/scheduling"
+	"github.com/volumekit/volumekit/store"
+)
+
+// scheduler gives nodes to pods that have none. Where a pod can have its volumes, controller/scheduling knows; which of those
+// nodes it gets is decided here: one that is alive, and has the most pods, so that other nodes stay free.
+//
+// One scheduler works at a time. Two of them would not bind a pod twice, but might each give the last place on a node away.
+type scheduler struct {
+	store   store.Store
+	volumes *scheduling.Scheduler
+	pods    *store.Mirror[*v1.Pod]
+	nodes   *store.Mirror[*v1.Node]
+	out     *output
+	changed chan struct{} // has one entry when there is something to look at
+
+	waiting map[types.UID]string // by pod, why it has no node, as it was said last; only place uses it
+
+	mu      sync.Mutex
+	binding map[types.UID]string // by pod, the node where its claims are being bound
+	ended   sync.WaitGroup
+}
+
+// newScheduler puts a scheduler together. It starts nothing.
+func newScheduler(s store.Store, out *output) *scheduler {
+	mirrors := store.MirrorOptions{InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max}
+	c := &scheduler{
+		store: s, out: out, pods: store.NewMirror[*v1.Pod](s, mirrors), nodes: store.NewMirror[*v1.Node](s, mirrors),
+		changed: make(chan struct{}, 1), binding: make(map[types.UID]string), waiting: make(map[types.UID]string),
+	}
+	c.volumes = scheduling.New(s, scheduling.Options{Mirrors: mirrors, Changed: func(scheduling.ClusterEvent) { c.lookAgain() }})
+	return c
+}
+
+// lookAgain has all pods without a node looked at. With many of them, keep what each waits for: see scheduling.Waits.
+func (s *scheduler) lookAgain() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// run places pods until ctx ends.
+func (s *scheduler) run(ctx context.Context) error {
+	err := runAll(ctx, s.volumes.Run, s.follow, s.place)
+	s.ended.Wait()
+	return err
+}
+
+func (s *scheduler) follow(ctx context.Context) error {
+	var following sync.WaitGroup
+	following.Go(func() { s.pods.Follow(ctx, func(*v1.Pod) { s.lookAgain() }) })
+	following.Go(func() { s.nodes.Follow(ctx, func(*v1.Node) { s.lookAgain() }) })
+	following.Wait()
+	return nil
+}
+
+// place looks at the pods without a node each time that something has changed. A node is reserved for one pod after the other; their
+// claims are bound at the same time.
+func (s *scheduler) place(ctx context.Context) error {
+	if !s.volumes.WaitSynced(ctx) || !s.pods.WaitSynced(ctx) || !s.nodes.WaitSynced(ctx) {
+		return nil
+	}
+	for {
+		for _, pod := range s.pods.All() {
+			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && !s.isBinding(pod) {
+				s.say(pod, s.placeOne(ctx, pod))
+			}
+		}
+		select {
+		case <-s.changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *scheduler) isBinding(pod *v1.Pod) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.binding[pod.UID] != ""
+}
+
+// say tells why a pod waits, once for each reason.
+func (s *scheduler) say(pod *v1.Pod, why error) {
+	if why == nil {
+		delete(s.waiting, pod.UID)
+		return
+	}
+	if text := why.Error(); s.waiting[pod.UID] != text {
+		s.waiting[pod.UID] = text
+		s.out.say("pod %s waits for a node: %s", pod.Name, text)
+	}
+}
+
+// placeOne reserves a node for a pod, and begins to bind its claims. The error says why no node can have it now.
+func (s *scheduler) placeOne(ctx context.Context, pod *v1.Pod) error {
+	found, err := s.volumes.Find(pod)
+	if err != nil {
+		return err
+	}
+	node, err := s.choose(found)
+	if err != nil {
+		return err
+	}
+	reservation, err := s.volumes.Reserve(pod, node)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.binding[pod.UID] = node
+	s.mu.Unlock()
+	s.ended.Go(func() {
+		if err := s.bind(ctx, pod, reservation); err != nil && ctx.Err() == nil {
+			s.out.say("pod %s is placed anew: %v", pod.Name, err)
+		}
+		s.mu.Lock()
+		delete(s.binding, pod.UID)
+		s.mu.Unlock()
+		s.lookAgain()
+	})
+	return nil
+}
+
+// choose returns the node with the most pods among those that are alive and can have the volumes of a pod.
+func (s *scheduler) choose(found *scheduling.Result) (string, error) {
+	pods := s.podsByNode()
+	var nodes []string
+	var why []error
+	for _, node := range s.nodes.All() {
+		refusal := found.Why(node.Name)
+		switch {
+		case !isReady(node) || len(node.Spec.Taints) > 0:
+			why = append(why, fmt.Errorf("node %q is not alive", node.Name))
+		case refusal != nil:
+			why = append(why, refusal)
+		default:
+			nodes = append(nodes, node.Name)
+		}
+	}
+	if len(nodes) == 0 {
+		return "", errors.Join(why...)
+	}
+	return slices.MinFunc(nodes, func(a, b string) int {
+		if pods[a] != pods[b] {
+			return pods[b] - pods[a]
+		}
+		return strings.Compare(a, b)
+	}), nil
+}
+
+// podsByNode counts the pods of each node, and those that get it now.
+func (s *scheduler) podsByNode() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	count := make(map[string]int)
+	for _, node := range s.binding {
+		count[node]++
+	}
+	for _, pod := range s.pods.All() {
+		if s.binding[pod.UID] == "" {
+			count[pod.Spec.NodeName]++
+		}
+	}
+	return count
+}
+
+// bind has the claims of a pod bound for its node, and gives it the node then.
+func (s *scheduler) bind(ctx context.Context, pod *v1.Pod, r *scheduling.Reservation) error {
+	err := r.Bind(ctx)
+	if err == nil {
+		err = s.assign(ctx, pod, r.Node())
+	}
+	if err != nil {
+		r.Release()
+	}
+	return err
+}
+
+// assign writes the node of a pod.
+func (s *scheduler) assign(ctx context.Context, pod *v1.Pod, node string) error {
+	return persist(ctx, func() error {
+		now, err := store.Get[*v1.Pod](ctx, s.store, pod.Namespace, pod.Name)
+		if errors.Is(err, store.ErrNotFound) || err == nil && (now.UID != pod.UID || now.Spec.NodeName != "") {
+			return nil // It is gone, or the answer to an earlier try was lost.
+		}
+		if err != nil {
+			return err
+		}
+		assign(now, node)
+		written, err := store.Update(ctx, s.store, now)
+		if err == nil {
+			s.pods.Put(written)
+		}
+		return err
+	})
+}
