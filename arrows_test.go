@@ -61,6 +61,7 @@ var arrows = map[string][]string{
 	"bridge/docker/internal/...":  nil,
 	"examples/...":                {"..."},
 
+	pv + "populate":  {"controller/internal/...", "volume", "operationexecutor", "internal/outcome"},
 	pv + "match":     {"controller/internal/...", "volume", "store", "internal/ordered"},
 	pv + "bind":      {"controller/internal/...", "volume", "store"},
 	pv + "inuse":     {"controller/internal/...", "volume", "store"},

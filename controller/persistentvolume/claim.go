@@ -33,6 +33,7 @@ type claimSync struct {
 	users        *inuse.Tracker
 	pending      *pendingClaims
 	provisioning *provisioning
+	populating   *populating
 	events       volume.EventRecorder
 }
 
@@ -86,7 +87,7 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 		return err
 	}
 	if made != nil {
-		return s.bind(ctx, claim, made)
+		return s.bindMade(ctx, claim, made)
 	}
 	node, err := s.placement.node(ctx, claim)
 	if err != nil {
@@ -113,6 +114,15 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 		return s.pending.refuse(ctx, claim, pv, why)
 	}
 	return s.unmatched(ctx, claim, class)
+}
+
+// bindMade binds a claim to the volume that was made for it, as soon as the volume is full.
+func (s *claimSync) bindMade(ctx context.Context, claim *v1.PersistentVolumeClaim, made *v1.PersistentVolume) error {
+	full, err := s.populating.fill(ctx, claim, made)
+	if err != nil || full == nil {
+		return err
+	}
+	return s.bind(ctx, claim, full)
 }
 
 // bindFree binds a claim to a volume that names none, and reports whether there is one that fits. Where there is none the claim waits
@@ -187,6 +197,8 @@ func (s *claimSync) named(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 		return s.pending.wait(ctx, claim, failedBinding("volume %q, which the claim names, does not exist", claim.Spec.VolumeName))
 	case err != nil:
 		return err
+	case objects.IsUnfilled(pv) && objects.OwnedBy(pv, claim):
+		return s.bindMade(ctx, claim, pv)
 	case pv.Spec.ClaimRef == nil || objects.ReservedFor(pv, claim):
 		if err := s.bindNamed(ctx, claim, pv); err != nil {
 			return err
@@ -257,7 +269,7 @@ func (s *claimSync) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, w
 	return nil
 }
 
-// dying ends the provisioning of a claim that is deleted before it was bound. Only provisioning to the end tells whether storage was
+// dying ends the filling and the provisioning of a claim that is deleted before it was bound. Only provisioning to the end tells whether storage was
 // made; the volume is then released, and reclaimed, as soon as the claim is gone.
 func (s *claimSync) dying(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	s.served(store.NameOf(claim))
@@ -266,6 +278,9 @@ func (s *claimSync) dying(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	}
 	made, err := s.provisioning.made(ctx, claim)
 	if err != nil {
+		return err
+	}
+	if err := s.populating.endOf(ctx, claim, made); err != nil {
 		return err
 	}
 	if made == nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
@@ -20,6 +21,7 @@ import (
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/populate"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/reclaim"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/internal/backoff"
@@ -46,6 +48,12 @@ type Options struct {
 	// Snapshots finds the snapshots that claims name as their data source: the Controller of controller/snapshot. With nil such
 	// a claim waits.
 	Snapshots Snapshots
+	// Populators fill new volumes, by the kind of the data source (dataSourceRef) that a claim names. A claim that names another kind
+	// waits, except for PersistentVolumeClaim and VolumeSnapshot. At most one controller of a store may have populators at a
+	// time: use controller/leader.
+	Populators map[schema.GroupKind]Populator
+	// Filesystems mounts the volumes that Populators fill. With nil, claims for populators wait.
+	Filesystems Filesystems
 	// Events gets what happens to claims and volumes, for people to read; nil drops it.
 	Events volume.EventRecorder
 	// Logger gets what is tried again and why; nil discards it.
@@ -90,6 +98,7 @@ type Controller struct {
 	storage   *storage.Plugins
 	ephemeral *ephemeral.Controller
 	pending   *pendingClaims
+	fillings  *populate.Fillings
 	claims    *claimSync
 	volumes   *volumeSync
 }
@@ -112,16 +121,22 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	binder := bind.New(s, c.seen.claims, c.seen.volumes, c.matcher.Refresh)
 	where := placement{store: s, podsOf: c.seen.podsOf, nodeName: options.NodeName}
 	c.pending = newPendingClaims(binder, c.queue, where, options.Events)
+	c.fillings = populate.New(options.Filesystems, options.CallTimeout)
+	populating := &populating{
+		store: s, queue: c.queue, binder: binder, pending: c.pending, events: options.Events, populators: options.Populators,
+		fillings: c.fillings,
+	}
 	c.claims = &claimSync{
 		store: s, seen: c.seen, queue: c.queue, placement: where, matcher: c.matcher, binder: binder, ephemeral: c.ephemeral,
 		users: c.users, pending: c.pending, events: options.Events,
+		populating: populating,
 		provisioning: &provisioning{
 			plugins: plugins, store: s, seen: c.seen, queue: c.queue, placement: where, binder: binder,
-			storage: c.storage, pending: c.pending, events: options.Events,
+			storage: c.storage, pending: c.pending, events: options.Events, populating: populating,
 		},
 	}
 	c.volumes = &volumeSync{
-		store: s, seen: c.seen, queue: c.queue, matcher: c.matcher, binder: binder,
+		store: s, seen: c.seen, queue: c.queue, matcher: c.matcher, binder: binder, populating: populating,
 		reclaimer: reclaim.New(reclaim.Options{
 			Store: s, Plugins: plugins, Claims: c.seen.claims, Events: options.Events, Queue: c.queue, Binder: binder,
 			Storage: c.storage, Users: c.users,
@@ -157,7 +172,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return errors.New("persistent volume controller: Run was called before: make a new controller")
 	}
 	c.run(ctx)
-	if calls := c.storage.Abandoned(); len(calls) > 0 {
+	if calls := append(c.storage.Abandoned(), c.fillings.Abandoned()...); len(calls) > 0 {
 		return &AbandonedCallsError{Calls: calls}
 	}
 	return nil
@@ -189,6 +204,7 @@ func (c *Controller) run(ctx context.Context) {
 		}
 	}
 	workers.Wait()
+	c.fillings.Wait()
 	feeds.Wait()
 }
 

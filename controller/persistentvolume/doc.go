@@ -10,6 +10,9 @@
 // of the claim's pod is known, a volume whose node affinity excludes it does not fit. A change of only the node's labels wakes
 // no claim.
 //
+// A claim may name a data source. The plugin copies another claim's volume or restores a snapshot; a [Populator] fills a new volume for
+// any other kind. Such a volume is bound only when the record of the volume says that it is full.
+//
 // # The life of a volume
 //
 // A volume is Available, Bound, then Released when its claim is gone. With the reclaim policy Retain it stays so. With Delete

@@ -27,4 +27,11 @@ const (
 	ReasonExternalProvisioning = "ExternalProvisioning"
 	// ReasonProvisioningFailed says that the plugin could not make a volume; it is tried again.
 	ReasonProvisioningFailed = "ProvisioningFailed"
+	// ReasonUnrecognizedDataSourceKind says that no populator is registered for the kind of the claim's data source.
+	ReasonUnrecognizedDataSourceKind = "UnrecognizedDataSourceKind"
+	// ReasonPopulating says that a populator fills the volume; the message says how far it is. Kubernetes has no such reason.
+	ReasonPopulating = "Populating"
+	// ReasonPopulationFailed says that the volume could not be filled, or not be released; it is tried again. Kubernetes has no such
+	// reason.
+	ReasonPopulationFailed = "PopulationFailed"
 )

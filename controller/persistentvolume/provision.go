@@ -32,6 +32,8 @@ type provisioning struct {
 	storage   *storage.Plugins
 	pending   *pendingClaims
 	events    volume.EventRecorder
+
+	populating *populating
 }
 
 // provision makes a volume for a claim that found none, and binds it. It reports whether the claim is bound.
@@ -44,6 +46,11 @@ func (p *provisioning) provision(
 	}
 	if _, err := volume.RequestedBytes(claim); err != nil {
 		return false, p.pending.wait(ctx, claim, provisioningFailed(err))
+	}
+	if ref, _ := storage.OfAnotherKind(claim); ref != nil {
+		if _, why := p.populating.populator(claim); why != nil {
+			return false, p.pending.wait(ctx, claim, *why)
+		}
 	}
 	attributes, err := p.attributesFor(ctx, claim, plugin)
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, volume.ErrInfeasible) {
@@ -79,6 +86,10 @@ func (p *provisioning) provision(
 		return false, p.failed(ctx, claim, err)
 	}
 	p.recordMade(claim, made)
+	if objects.IsUnfilled(made) {
+		p.queue.Add(work.Claim, store.NameOf(claim)) // The next look has it filled.
+		return false, nil
+	}
 	err = p.binder.Bind(ctx, claim, made)
 	return err == nil, err
 }

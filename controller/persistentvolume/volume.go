@@ -23,12 +23,15 @@ type volumeSync struct {
 	matcher   *match.Matcher
 	binder    *bind.Binder
 	reclaimer *reclaim.Reclaimer
+
+	populating *populating
 }
 
 // sync does the next thing for one volume.
 func (s *volumeSync) sync(ctx context.Context, name string) error {
 	pv, ok := s.seen.volume(name)
 	if !ok {
+		s.populating.fillings.Cancel(name)
 		return nil
 	}
 	ref := pv.Spec.ClaimRef
@@ -46,7 +49,7 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 	}
 	claimName := objects.ClaimNameOf(pv)
 	claim, ok := s.seen.claims.Get(claimName)
-	if ok && claim.UID == ref.UID && claim.Spec.VolumeName == pv.Name {
+	if ok && claim.UID == ref.UID && claim.Spec.VolumeName == pv.Name && !objects.IsUnfilled(pv) {
 		_, err := s.binder.SetPhase(ctx, pv, v1.VolumeBound, "")
 		return err
 	}
@@ -59,8 +62,8 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 		// Its worker may just have learnt that, and gives the volume back if the claim never had it.
 		return fmt.Errorf("claim %q of volume %q is being looked at: %w", claimName, pv.Name, store.ErrConflict)
 	case claim == nil:
-		return s.reclaimer.Reclaim(ctx, pv)
-	case claim.Spec.VolumeName == "":
+		return s.reclaim(ctx, pv)
+	case claim.Spec.VolumeName == "", claim.Spec.VolumeName == pv.Name && objects.IsUnfilled(pv):
 		s.queue.Add(work.Claim, store.NameOf(claim)) // to finish its bind, or to say why it cannot
 		return work.AwaitChange(s.seen.claims, claim)
 	case claim.Spec.VolumeName == pv.Name:
@@ -69,9 +72,17 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 		}
 		return work.AwaitChange(s.seen.claims, claim)
 	case objects.IsDeletedWithClaim(pv):
-		return s.reclaimer.Reclaim(ctx, pv)
+		return s.reclaim(ctx, pv)
 	}
 	return s.binder.Unbind(ctx, pv)
+}
+
+// reclaim has a volume reclaimed whose claim is gone, after its filling has ended.
+func (s *volumeSync) reclaim(ctx context.Context, pv *v1.PersistentVolume) error {
+	if err := s.populating.end(ctx, pv, pv, work.Volume); err != nil {
+		return err
+	}
+	return s.reclaimer.Reclaim(ctx, pv)
 }
 
 // offer wakes the claim that is to have a free volume, and reports whether the volume is kept for a claim now.

@@ -210,7 +210,7 @@ func (x *index) removeFree(v *pvState) {
 func (x *index) isFree(v *pvState) bool {
 	pv := v.object
 	_, held := x.heldVolumes[pv.Name]
-	return !held && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv)
+	return !held && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv) && !objects.IsUnfilled(pv)
 }
 
 // setFree updates the place of a changed volume among the free ones.

@@ -37,6 +37,8 @@ func UnfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 		switch {
 		case pv.DeletionTimestamp != nil:
 			return pv, "it is being deleted"
+		case objects.IsUnfilled(pv):
+			return pv, unfilled
 		case !large(claim, pv):
 			return pv, "it is smaller than the claim asks for"
 		case !sameMode(claim, pv):
@@ -52,7 +54,7 @@ func UnfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 
 // Usable reports whether the volume suits the claim, whatever its class and labels.
 func Usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
-	return pv.DeletionTimestamp == nil &&
+	return pv.DeletionTimestamp == nil && !objects.IsUnfilled(pv) &&
 		(pv.Spec.ClaimRef == nil || objects.ReservedFor(pv, claim)) &&
 		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv) && HasModes(claim, pv.Spec.AccessModes)
 }
@@ -88,6 +90,8 @@ func better(a, b *v1.PersistentVolume) bool {
 // Unreachable is why a volume does not fit a claim whose node it excludes.
 const Unreachable = "its node affinity excludes the node of the claim"
 
+const unfilled = "it was made to be filled from a data source, and is not full"
+
 const lacksMode = "it lacks an access mode that the claim asks for"
 
 // Misfit returns why the claim cannot have the volume that it names, or "". The volume names the claim or none. For a claim and a
@@ -98,6 +102,8 @@ func Misfit(claim *v1.PersistentVolumeClaim, node *v1.Node, pv *v1.PersistentVol
 		return "its volume mode is another"
 	case !Reachable(pv, node):
 		return Unreachable
+	case objects.IsUnfilled(pv):
+		return unfilled
 	case objects.ReservedFor(pv, claim):
 		return ""
 	case pv.DeletionTimestamp != nil:

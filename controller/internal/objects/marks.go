@@ -23,6 +23,14 @@ const (
 	AnnPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
 	// AnnDefaultClass is "true" on the class of claims that name none.
 	AnnDefaultClass = "storageclass.kubernetes.io/is-default-class"
+	// AnnPopulate is on a volume that a populator fills before its claim is bound; its value says from what. The volume is created with
+	// it.
+	AnnPopulate = "volumekit.io/populate"
+	// AnnPopulating is on a volume that a populator has begun to fill; its value is the last attempt.
+	AnnPopulating = "volumekit.io/populating"
+	// AnnPopulated is on a volume that a populator has filled; its value is the digest of the content. It is written after the content
+	// was synced and unmounted. A volume with AnnPopulate and without it is not full.
+	AnnPopulated = "volumekit.io/populated"
 	// AnnMadeForPod is on a claim that was made for one pod; its value is the pod's UID. Such a claim goes with its pod.
 	AnnMadeForPod = "volumekit.io/made-for-pod"
 

@@ -41,6 +41,11 @@ func ClaimRef(claim *v1.PersistentVolumeClaim) *v1.ObjectReference {
 	}
 }
 
+// IsUnfilled reports whether a populator must fill the volume before a claim may be bound to it.
+func IsUnfilled(pv *v1.PersistentVolume) bool {
+	return pv.Annotations[AnnPopulate] != "" && pv.Annotations[AnnPopulated] == ""
+}
+
 // ReadClaimOf reads the claim that the volume is bound to from the store. It returns nil when that claim is gone, also when another
 // of its name has come.
 func ReadClaimOf(ctx context.Context, s store.Store, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {

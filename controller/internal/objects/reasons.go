@@ -4,6 +4,8 @@ package objects
 const (
 	// ReasonProvisioningSucceeded says that the plugin has made a volume.
 	ReasonProvisioningSucceeded = "ProvisioningSucceeded"
+	// ReasonPopulationSucceeded says that a populator has filled the volume. Kubernetes has no such reason.
+	ReasonPopulationSucceeded = "PopulationSucceeded"
 	// ReasonProvisioningCleanupFailed says that storage was made that could neither be recorded nor deleted.
 	ReasonProvisioningCleanupFailed = "ProvisioningCleanupFailed"
 	// ReasonClaimLost says that the claim's volume is gone.

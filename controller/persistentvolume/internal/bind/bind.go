@@ -12,6 +12,9 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
+// ErrUnfilled says that a volume is not bound because a populator has not filled it.
+var ErrUnfilled = errors.New("the volume was made to be filled from a data source, and is not full")
+
 // Binder writes claims and volumes. What it writes is known to the mirrors at once. Make it with [New]. Its methods may be called from
 // several goroutines at once.
 type Binder struct {
@@ -30,8 +33,11 @@ func New(
 
 // Bind binds claim and volume to each other: in one transaction where the store has them, otherwise by four writes. It skips a write
 // that was made before, so that it finishes a bind that was interrupted. The volume comes first: a claim is never bound to a volume
-// that does not name it.
+// that does not name it. It refuses a volume that is not full with [ErrUnfilled].
 func (b *Binder) Bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	if objects.IsUnfilled(pv) {
+		return fmt.Errorf("claim %q is not bound to volume %q: %w", store.NameOf(claim), pv.Name, ErrUnfilled)
+	}
 	if together, ok := b.store.(store.Transactor); ok {
 		return b.bindAtOnce(ctx, together, claim, pv)
 	}

@@ -46,7 +46,7 @@ func unchanged(claim *v1.PersistentVolumeClaim) store.ObjectCondition {
 // have: the caller then creates and binds the volume in two steps, which finds out.
 func (b *Binder) CreateBound(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	together, ok := b.store.(store.Transactor)
-	if !ok {
+	if !ok || objects.IsUnfilled(pv) {
 		return false
 	}
 	volume, bound := boundPair(claim, pv)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/store"
@@ -30,8 +31,11 @@ type Snapshots interface {
 	Snapshot(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (snapshot volume.Snapshot, plugin string, err error)
 }
 
-// source is what the data source of a claim names. Its zero value is none, or one that is left to the plugin.
-type source struct{ claim, snapshot string }
+// source is what the data source of a claim names. Its zero value is none.
+type source struct {
+	claim, snapshot string
+	other           *v1.TypedObjectReference // of a kind that a populator is for
+}
 
 // sourceNamed returns what the data source of a claim names.
 func sourceNamed(claim *v1.PersistentVolumeClaim) (source, error) {
@@ -45,17 +49,34 @@ func sourceNamed(claim *v1.PersistentVolumeClaim) (source, error) {
 	switch {
 	case local != nil && (objects.Deref(local.APIGroup) != objects.Deref(ref.APIGroup) || local.Kind != ref.Kind || local.Name != ref.Name):
 		return source{}, fmt.Errorf("dataSource and dataSourceRef name different things: remove one: %w", volume.ErrInvalid)
-	case !isClaim(ref) && !isSnapshot(ref):
-		return source{}, nil
 	case ref.Namespace != nil && *ref.Namespace != claim.Namespace:
 		return source{}, fmt.Errorf("the data source is %s %q of namespace %q: only one of the claim's own namespace %q can be copied: %w",
 			ref.Kind, ref.Name, *ref.Namespace, claim.Namespace, volume.ErrInfeasible)
 	case isSnapshot(ref):
 		return source{snapshot: ref.Name}, nil
+	case !isClaim(ref):
+		return source{other: ref}, nil
 	case ref.Name == claim.Name:
 		return source{}, fmt.Errorf("the claim is its own data source: name another claim: %w", volume.ErrInvalid)
 	}
 	return source{claim: ref.Name}, nil
+}
+
+// OfAnotherKind returns the data source of a claim if it is neither a claim nor a snapshot, and nil otherwise. An error says that no
+// volume can be made for the claim.
+func OfAnotherKind(claim *v1.PersistentVolumeClaim) (*v1.TypedObjectReference, error) {
+	named, err := sourceNamed(claim)
+	return named.other, err
+}
+
+// Describe names a data source, for annotations and messages: Archive.example.com/name.
+func Describe(ref *v1.TypedObjectReference) string {
+	return KindOf(ref).String() + "/" + ref.Name
+}
+
+// KindOf returns the group and kind of a data source.
+func KindOf(ref *v1.TypedObjectReference) schema.GroupKind {
+	return schema.GroupKind{Group: objects.Deref(ref.APIGroup), Kind: ref.Kind}
 }
 
 func isClaim(ref *v1.TypedObjectReference) bool {
@@ -66,12 +87,14 @@ func isSnapshot(ref *v1.TypedObjectReference) bool {
 	return ref.Kind == SnapshotKind && objects.Deref(ref.APIGroup) == SnapshotGroup
 }
 
-// fill sets what the new volume of a claim is filled from: the volume of another claim, a snapshot, or nothing.
+// fill sets what the new volume of a claim is filled from: the volume of another claim, a snapshot, what a populator reads, or nothing.
 func (p *Plugins) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, job *Job) error {
 	named, err := sourceNamed(claim)
 	switch {
 	case err != nil:
 		return err
+	case named.other != nil:
+		job.populate = Describe(named.other)
 	case named.snapshot != "":
 		job.snapshot, err = p.snapshotOf(ctx, claim, named.snapshot, job.plugin)
 	case named.claim != "":

@@ -52,6 +52,8 @@ type Job struct {
 	source *v1.PersistentVolume // whose content it gets; nil for none
 	// snapshot is that from which it is restored; nil for none.
 	snapshot *volume.Snapshot
+	// populate is what a populator fills the volume from when it is made; empty for none.
+	populate string
 	// attributes is the class of the attributes that it gets; nil for none.
 	attributes *storagev1.VolumeAttributesClass
 }
@@ -97,6 +99,9 @@ func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim
 		PVC:                           claim.DeepCopy(),
 		Parameters:                    maps.Clone(class.Parameters),
 		Source:                        job.source.DeepCopy(),
+	}
+	if job.populate != "" {
+		options.PVC.Spec.DataSource, options.PVC.Spec.DataSourceRef = nil, nil // The plugin makes an empty volume.
 	}
 	if job.snapshot != nil {
 		snapshot := *job.snapshot
@@ -145,6 +150,12 @@ func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, job Job)
 	}
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, objects.AnnBoundByController, objects.Yes)
 	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, objects.AnnDynamicallyProvisioned, class.Provisioner)
+	for _, mark := range []string{objects.AnnPopulate, objects.AnnPopulating, objects.AnnPopulated} {
+		delete(pv.Annotations, mark)
+	}
+	if job.populate != "" {
+		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, objects.AnnPopulate, job.populate)
+	}
 	objects.Protect(&pv.ObjectMeta, objects.FinalizerVolumeProtection)
 	if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !slices.Contains(pv.Finalizers, objects.FinalizerVolume) {
 		pv.Finalizers = append(pv.Finalizers, objects.FinalizerVolume)
