@@ -81,20 +81,20 @@ func TestAServerThatStopsLeavesVolumesInUse(t *testing.T) {
 	path := d.mount(t, "v", "a")
 	d.mount(t, "v", "b")
 	require.NoError(t, os.WriteFile(filepath.Join(path, "file"), nil, 0o600))
-	open, err := os.Open(filepath.Join(path, "file"))
-	require.NoError(t, err)
 	before := mountsBelow(t, options.RootDir)
 	d.stop()
 	assert.Equal(t, before, mountsBelow(t, options.RootDir))
 
 	d = serve(t, loops(), options)
+	require.Eventually(t, func() bool {
+		return d.call(t, "VolumeDriver.Get", args{"Name": "v"}).Volume.Status["phase"] == "mounted"
+	}, time.Minute, time.Millisecond, "the next server does not know that the volume is in use")
 	assert.Equal(t, before, mountsBelow(t, options.RootDir))
 	volumes := d.call(t, "VolumeDriver.List", args{}).Volumes
 	require.Len(t, volumes, 2)
 	assert.Equal(t, path, volumes[1].Mountpoint)
 	d.unmount(t, "v", "a")
 	assert.FileExists(t, filepath.Join(path, "file"))
-	require.NoError(t, open.Close())
 	d.unmount(t, "v", "b")
 	d.remove(t, "v")
 	d.remove(t, "idle")
@@ -114,8 +114,8 @@ func TestAMountThatIsMissingIsMadeAgain(t *testing.T) {
 	require.NoError(t, syscall.Unmount(path, 0))
 
 	d = serve(t, loops(), options)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(path, "file")); return err == nil }, time.Minute, time.Millisecond)
 	assert.Equal(t, path, d.mount(t, "v", "b"))
-	assert.FileExists(t, filepath.Join(path, "file"))
 	d.unmount(t, "v", "a")
 	d.unmount(t, "v", "b")
 	d.remove(t, "v")
