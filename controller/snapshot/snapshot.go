@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	v1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -17,7 +16,6 @@ import (
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/store"
-	"github.com/volumekit/volumekit/volume"
 )
 
 // boundTo returns the name of the content in the status of a snapshot; "" for none.
@@ -139,82 +137,6 @@ func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSna
 	return c.bind(ctx, snap, content)
 }
 
-// pluginError is what a plugin said of a volume, or that no plugin here serves it. Nothing reports that it says otherwise now: it is
-// asked again after a back-off.
-type pluginError struct{ error }
-
-// Unwrap returns the cause.
-func (e *pluginError) Unwrap() error { return e.error }
-
-// retry has the object of uid looked at again after a back-off if a plugin is the cause of an error.
-func retry(uid types.UID, why error) error {
-	var said *pluginError
-	if errors.As(why, &said) {
-		return &work.CallError{UID: uid, Err: why}
-	}
-	return nil
-}
-
-// sourceOfSnapshot returns the claim that a snapshot is made of, and its volume.
-func (c *Controller) sourceOfSnapshot(snap *snapshotv1.VolumeSnapshot) (*v1.PersistentVolumeClaim, source, error) {
-	name := types.NamespacedName{Namespace: snap.Namespace, Name: *snap.Spec.Source.PersistentVolumeClaimName}
-	claim, ok := c.seen.claims.Get(name)
-	if !ok {
-		return nil, source{}, fmt.Errorf("claim %q does not exist: create it, or name another", name)
-	}
-	from, err := c.sourceOfClaim(claim)
-	return claim, from, err
-}
-
-// sourceOfClaim returns the volume of a claim from which a snapshot may be made.
-func (c *Controller) sourceOfClaim(claim *v1.PersistentVolumeClaim) (source, error) {
-	name := store.NameOf(claim)
-	if dies(claim) {
-		return source{}, fmt.Errorf("claim %q is being deleted: make the snapshot of another claim", name)
-	}
-	if claim.Spec.VolumeName == "" || claim.Status.Phase != v1.ClaimBound {
-		return source{}, fmt.Errorf("claim %q is not bound to a volume yet", name)
-	}
-	pv, ok := c.seen.volumes.Get(objects.Named(claim.Spec.VolumeName))
-	if !ok || !objects.OwnedBy(pv, claim) {
-		return source{}, fmt.Errorf("volume %q is not there, or not that of claim %q", claim.Spec.VolumeName, name)
-	}
-	from, err := c.plugins.sourceOf(pv)
-	if err != nil {
-		return source{}, &pluginError{err}
-	}
-	return from, nil
-}
-
-// classOf returns the class that a snapshot names, and the default class for the driver of its volume if it names none.
-func (c *Controller) classOf(snap *snapshotv1.VolumeSnapshot, pluginName string) (*snapshotv1.VolumeSnapshotClass, error) {
-	if name := snap.Spec.VolumeSnapshotClassName; name != nil {
-		class, ok := c.seen.classes.Get(objects.Named(*name))
-		if !ok {
-			return nil, fmt.Errorf("snapshot class %q does not exist: create it, or name another", *name)
-		}
-		if !volume.IsDriverOfPlugin(class.Driver, pluginName) {
-			return nil, fmt.Errorf("snapshot class %q is for driver %q, and the volume is one of plugin %q: name a class of that plugin",
-				*name, class.Driver, pluginName)
-		}
-		return class, nil
-	}
-	var found []*snapshotv1.VolumeSnapshotClass
-	for _, class := range c.seen.classes.All() {
-		if class.Annotations[AnnDefaultClass] == "true" && volume.IsDriverOfPlugin(class.Driver, pluginName) {
-			found = append(found, class)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return nil, fmt.Errorf("the snapshot names no class, and plugin %q has no default snapshot class: name a class", pluginName)
-	case 1:
-		return found[0], nil
-	}
-	return nil, fmt.Errorf("%d snapshot classes of plugin %q are the default, %q and %q among them: name one, or unmark all others",
-		len(found), pluginName, found[0].Name, found[1].Name)
-}
-
 // newContent returns the content of a snapshot that is to be made.
 func newContent(snap *snapshotv1.VolumeSnapshot, class *snapshotv1.VolumeSnapshotClass, from source) (*snapshotv1.VolumeSnapshotContent, error) {
 	pv := from.spec.PersistentVolume
@@ -327,86 +249,4 @@ func (c *Controller) followContent(ctx context.Context, snap *snapshotv1.VolumeS
 		c.event(updated, v1.EventTypeNormal, "SnapshotReady", fmt.Errorf("the snapshot is ready to use"))
 	}
 	return nil
-}
-
-// snapshotDies lets a snapshot go that is being deleted: after its group, after the claims that are restored from it, and after its
-// content, unless that is to be kept.
-func (c *Controller) snapshotDies(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
-	if !has(snap, FinalizerBound) && !has(snap, FinalizerAsSource) && !has(snap, FinalizerInGroup) {
-		return nil
-	}
-	used, err := c.userOf(ctx, snap)
-	if err != nil {
-		return err
-	}
-	if used.by != nil {
-		c.event(snap, v1.EventTypeWarning, "SnapshotDeletePending", used.by)
-		return used.then
-	}
-	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", contentNamed(snap))
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return err
-	}
-	if err == nil && isBoundTo(content.Spec.VolumeSnapshotRef, snap) {
-		kept, err := c.letContentGo(ctx, content)
-		if err != nil || !kept {
-			return err
-		}
-	}
-	_, err = write(ctx, c.store, c.seen.snapshots, unchanged(snap).release(FinalizerBound, FinalizerAsSource, FinalizerInGroup))
-	return ignoreGone(err)
-}
-
-// letContentGo deletes the content of a snapshot that is being deleted, unless it is to be kept, and reports whether it is kept.
-func (c *Controller) letContentGo(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (kept bool, err error) {
-	content, err = write(ctx, c.store, c.seen.contents, unchanged(content).mark(AnnBeingDeleted))
-	if err != nil {
-		return false, err
-	}
-	if content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
-		return true, nil
-	}
-	if !dies(content) {
-		err := store.Delete(ctx, c.store, content)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return false, err
-		}
-	}
-	return false, work.AwaitChange(c.seen.contents, content)
-}
-
-// use says why a snapshot that is being deleted has to stay. Its zero value says that nothing uses it.
-type use struct {
-	by   error
-	then error // ends the look: nil when an event will report the end of the use
-}
-
-// userOf returns whether a snapshot that is being deleted is that of a group, or a claim is restored from it. It reads the store.
-func (c *Controller) userOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) (use, error) {
-	if owner := groupOwner(snap); owner.Name != "" && has(snap, FinalizerInGroup) {
-		group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, snap.Namespace, owner.Name)
-		if err == nil && group.UID == owner.UID && !dies(group) {
-			return use{fmt.Errorf("the snapshot is one of group %q: delete the group", owner.Name), work.AwaitChange(c.seen.groups, group)}, nil
-		}
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return use{}, err
-		}
-	}
-	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](ctx, c.store, snap.Namespace)
-	for _, claim := range claims {
-		if restores(claim, snap.Name) {
-			return use{
-				fmt.Errorf("claim %q is restored from the snapshot, which stays until the claim is bound or deleted", claim.Name),
-				work.AwaitChange(c.seen.claims, claim),
-			}, nil
-		}
-	}
-	return use{}, err
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	return err
 }

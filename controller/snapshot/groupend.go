@@ -1,0 +1,100 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+
+	"github.com/volumekit/volumekit/controller/internal/work"
+	"github.com/volumekit/volumekit/store"
+)
+
+// groupDies lets a group go that is being deleted: after its VolumeSnapshots, and after its content, unless that is to be kept.
+func (c *Controller) groupDies(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+	if !has(group, FinalizerGroup) {
+		return nil
+	}
+	left, err := c.deleteMembers(ctx, group)
+	if err != nil || left {
+		return err
+	}
+	content, err := store.Get[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "", groupContentNamed(group))
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if err == nil && isBoundTo(content.Spec.VolumeGroupSnapshotRef, group) {
+		kept, err := c.letGroupContentGo(ctx, group, content)
+		if err != nil || !kept {
+			return err
+		}
+	}
+	_, err = write(ctx, c.store, c.seen.groups, unchanged(group).release(FinalizerGroup))
+	return ignoreGone(err)
+}
+
+// letGroupContentGo deletes the content of a group that is being deleted, unless it is to be kept, and reports whether it is kept.
+func (c *Controller) letGroupContentGo(
+	ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent,
+) (kept bool, err error) {
+	content, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).mark(AnnGroupBeingDeleted))
+	if err != nil {
+		return false, err
+	}
+	if content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+		return true, nil
+	}
+	if err := c.deleteUnbound(ctx, group, content); err != nil {
+		return false, err
+	}
+	if !dies(content) {
+		if err := ignoreGone(store.Delete(ctx, c.store, content)); err != nil {
+			return false, err
+		}
+	}
+	return false, work.AwaitChange(c.seen.groupContents, content)
+}
+
+// deleteMembers deletes the VolumeSnapshots of a group, and reports whether any is left. No member goes while a claim is restored from
+// one of them. It reads the store.
+func (c *Controller) deleteMembers(ctx context.Context, group *groupv1.VolumeGroupSnapshot) (left bool, err error) {
+	snaps, _, err := store.ListOf[*snapshotv1.VolumeSnapshot](ctx, c.store, group.Namespace)
+	if err != nil {
+		return false, err
+	}
+	for _, snap := range snaps {
+		if groupOwner(snap).UID != group.UID {
+			continue
+		}
+		left = true
+		if dies(snap) {
+			continue
+		}
+		if err := ignoreGone(store.Delete(ctx, c.store, snap)); err != nil {
+			return false, err
+		}
+	}
+	return left, nil
+}
+
+// deleteUnbound deletes the contents of snapshots of a group whose VolumeSnapshots were never created.
+func (c *Controller) deleteUnbound(ctx context.Context, group *groupv1.VolumeGroupSnapshot, of *groupv1.VolumeGroupSnapshotContent) error {
+	if of.Status == nil || deref(of.Status.VolumeGroupSnapshotHandle) == "" {
+		return nil
+	}
+	for _, info := range of.Status.VolumeSnapshotInfoList {
+		wanted, _ := newMember(group, of, info)
+		content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", wanted.Name)
+		if errors.Is(err, store.ErrNotFound) || err == nil && (dies(content) || content.Spec.VolumeSnapshotRef.UID != "") {
+			continue
+		}
+		if err == nil {
+			err = ignoreGone(store.Delete(ctx, c.store, content))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
