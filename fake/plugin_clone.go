@@ -23,15 +23,11 @@ func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
 
 // checkSource refuses a source of data that is no volume of this plugin.
 func (p *Plugin) checkSource(options volume.VolumeOptions) error {
-	claim := options.PVC.Spec
 	if options.Snapshot != nil {
 		return p.checkRestore(options)
 	}
 	if options.Source == nil {
-		if namesClaim(options.PVC) && p.options.Backend.has(options.PVName) {
-			return nil // It was copied before its source went.
-		}
-		if claim.DataSource != nil || claim.DataSourceRef != nil {
+		if namesSource(options.PVC) && !p.options.Backend.has(options.PVName) { // One that is there was filled before its source went.
 			return fmt.Errorf("plugin %q: volume %q: its data source gives no volume that can be copied: %w",
 				p.options.Name, options.PVName, volume.ErrInfeasible)
 		}
@@ -41,13 +37,9 @@ func (p *Plugin) checkSource(options volume.VolumeOptions) error {
 	return err
 }
 
-// namesClaim reports whether the data source of a claim is another claim.
-func namesClaim(claim *v1.PersistentVolumeClaim) bool {
-	if source := claim.Spec.DataSource; source != nil {
-		return source.Kind == "PersistentVolumeClaim" && (source.APIGroup == nil || *source.APIGroup == "")
-	}
-	ref := claim.Spec.DataSourceRef
-	return ref != nil && ref.Kind == "PersistentVolumeClaim" && (ref.APIGroup == nil || *ref.APIGroup == "")
+// namesSource reports whether a claim names a data source.
+func namesSource(claim *v1.PersistentVolumeClaim) bool {
+	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
 }
 
 // contentFor returns what a volume holds: the files of its stage, where it is mounted, and else what it was made with. The

@@ -106,7 +106,7 @@ func (p *provisioner) make(ctx context.Context, size *resource.Quantity) error {
 		return p.plugin.options.Backend.restore(p.options.PVName, size.Value(), p.options.Snapshot.Handle)
 	}
 	source := p.options.Source
-	if source == nil && namesClaim(p.options.PVC) {
+	if source == nil && namesSource(p.options.PVC) {
 		return p.plugin.options.Backend.findCopy(p.options.PVName, size)
 	}
 	if source == nil {

@@ -93,6 +93,26 @@ func TestASnapshotThatIsNotReadyIsNotRestored(t *testing.T) {
 	require.ErrorIs(t, plugin.Backend().MakeSnapshotReady("none"), volume.ErrNotFound)
 }
 
+// A claim that is deleted while nobody knows whether its volume was made is provisioned once more, when the snapshot is gone.
+func TestAVolumeThatWasRestoredIsFoundWithoutItsSnapshot(t *testing.T) {
+	plugin, _, specs := snapshotWorld(t, PluginOptions{}, "data")
+	made, err := plugin.CreateSnapshot(t.Context(), volume.SnapshotOptions{Name: "s", Source: specs[0]})
+	require.NoError(t, err)
+	options := restoreOptions("restored", "2Ki", made)
+	group := "snapshot.storage.k8s.io"
+	options.PVC.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s"}
+	options.Snapshot = nil
+	_, err = plugin.NewProvisioner(options)
+	require.ErrorIs(t, err, volume.ErrInfeasible, "nothing was made")
+	require.NoError(t, tryRestore(t.Context(), plugin, "restored", "2Ki", made))
+	require.NoError(t, plugin.DeleteSnapshot(t.Context(), "s"))
+	provisioner, err := plugin.NewProvisioner(options)
+	require.NoError(t, err)
+	pv, err := provisioner.Provision(t.Context(), nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "restored", pv.Name)
+}
+
 func TestASnapshotOfAGroupIsDeletedWithIt(t *testing.T) {
 	plugin, _, specs := snapshotWorld(t, PluginOptions{UnreadySnapshots: true}, "one", "two")
 	group, err := plugin.CreateGroupSnapshot(t.Context(), volume.GroupSnapshotOptions{Name: "g", Sources: specs})
