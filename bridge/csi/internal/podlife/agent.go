@@ -174,6 +174,15 @@ func (a *agent) reach(ctx context.Context, stage Stage) error {
 	if err := a.manager.WaitForAttachAndMount(ctx, pod); err != nil {
 		return err
 	}
+	if stage == Second {
+		first, err := a.podOf(ctx, First)
+		if err == nil {
+			err = a.manager.WaitForUnmount(ctx, first)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	switch stage {
 	case Grown:
 		err = a.grow(ctx)
