@@ -66,7 +66,7 @@ func New(options Options) (*Plugin, error) {
 
 func checkPaths(o Options) error {
 	if len(o.Roots) == 0 {
-		return fmt.Errorf("Roots is empty: give the directories below which the driver mounts: %w", volume.ErrInvalid)
+		return fmt.Errorf("no Roots: give the directories below which the driver mounts: %w", volume.ErrInvalid)
 	}
 	for _, path := range append([]string{o.Socket}, o.Roots...) {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {

@@ -2,7 +2,6 @@ package dockerdriver_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -63,7 +62,7 @@ const name = "example.com/images"
 // sockets returns a directory whose path is short.
 func sockets(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	return dir
@@ -246,7 +245,7 @@ func answersTo(t *testing.T, socket string, answerTo func(path string) string) {
 	go func() { ended <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		assert.NoError(t, server.Close())
-		assert.True(t, errors.Is(<-ended, http.ErrServerClosed))
+		assert.ErrorIs(t, <-ended, http.ErrServerClosed)
 	})
 }
 

@@ -1,7 +1,6 @@
 package dockerserver_test
 
 import (
-	"io"
 	"log/slog"
 	"testing"
 
@@ -15,7 +14,7 @@ import (
 func BenchmarkMountAndUnmount(b *testing.B) {
 	mounttest.RequireRoot(b)
 	options := optionsIn(b)
-	options.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	options.Logger = slog.New(slog.DiscardHandler)
 	d := serve(b, loops(), options)
 	d.create(b, "v", nil)
 	for b.Loop() {

@@ -75,7 +75,7 @@ func endsMount(kind operationexecutor.OperationKind, r operationexecutor.Result)
 	if errors.Is(r.Err, volume.ErrInUse) {
 		return false
 	}
-	switch kind {
+	switch kind { //nolint:exhaustive // no other operation makes a volume available
 	case operationexecutor.OpMount:
 		return r.Class == operationexecutor.Final
 	case operationexecutor.OpAttach:

@@ -49,7 +49,7 @@ type listed struct {
 func optionsIn(t testing.TB) dockerserver.Options {
 	t.Helper()
 	dir := t.TempDir()
-	sockets, err := os.MkdirTemp("", "s") // the path of a socket must be short
+	sockets, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(sockets)) })
 	return dockerserver.Options{

@@ -89,11 +89,12 @@ func (s *Server) run(ctx context.Context) (err error) {
 func (s *volumes) resume(ctx context.Context) error {
 	for _, v := range s.records.volumes.all() {
 		_, used := s.records.uses.get(v.Name)
-		switch {
-		case v.Step == making:
+		switch v.Step {
+		case making:
 			s.logger.Warn("a volume may have been made in part: create it again", "volume", v.Name)
 			continue
-		case v.Step == deleting:
+		case made:
+		case deleting:
 			s.logger.Warn("a volume may have been removed in part: remove it again", "volume", v.Name)
 		}
 		if err := s.node.know(ctx, v); err != nil {
