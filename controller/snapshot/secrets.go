@@ -96,7 +96,7 @@ func keepSecretOf(content, of store.Object, parameters map[string]string, keys s
 }
 
 // expand puts what is known into a template, where it stands as ${object.name}.
-func expand(template string, known map[string]string) (string, error) { //nolint:revive // It is one.
+func expand(template string, known map[string]string) (string, error) {
 	var unknown string
 	filled := os.Expand(template, func(key string) string {
 		value, ok := known[key]

@@ -23,8 +23,7 @@ func (e *pluginError) Unwrap() error { return e.error }
 
 // retry has the object of uid looked at again after a back-off if a plugin is the cause of an error.
 func retry(uid types.UID, why error) error {
-	var said *pluginError
-	if errors.As(why, &said) {
+	if _, said := errors.AsType[*pluginError](why); said {
 		return &work.CallError{UID: uid, Err: why}
 	}
 	return nil
