@@ -12,11 +12,12 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// rules looks at each pod when it gets its node from a scheduler: is that a node that can have its volume, beside those that it has?
-// Pods that a test has given a node come before all others of their round, so the scheduler knows them.
+// rules looks at each pod when it gets its node from a scheduler: is that a node that can have its volume, beside those that
+// schedulers have placed there? A pod to which a test gives a node may be there before the scheduler knows of it, and is not counted: its
+// volume, or the other one, waits to be attached.
 type rules struct {
 	pods   *store.Mirror[*v1.Pod]
-	placed map[types.UID]bool // every pod that has a node; only changed uses it
+	placed map[types.UID]bool // every pod without a node, and true for those that got one from a scheduler; only changed uses it
 
 	mu    sync.Mutex
 	count int // of the pods that a scheduler has placed
@@ -36,14 +37,14 @@ func (r *rules) changed(pod *v1.Pod) {
 		r.placed[pod.UID] = false
 		return
 	}
-	hadNode, seen := r.placed[pod.UID]
-	r.placed[pod.UID] = true
-	if !seen || hadNode {
+	hadNode, waited := r.placed[pod.UID]
+	if !waited || hadNode {
 		return // A test gave it the node, or it was looked at.
 	}
+	r.placed[pod.UID] = true
 	claims := make(map[string]bool)
 	for _, other := range append(r.pods.All(), pod) {
-		if other.Spec.NodeName == pod.Spec.NodeName {
+		if other.Spec.NodeName == pod.Spec.NodeName && r.placed[other.UID] {
 			claims[other.Spec.Volumes[0].PersistentVolumeClaim.ClaimName] = true
 		}
 	}
