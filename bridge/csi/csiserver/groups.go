@@ -118,18 +118,23 @@ func (g *groupController) create(
 	}
 	taken, err := g.take(ctx, plugin, record, withoutKubernetes(r.GetParameters()))
 	if err != nil {
-		switch {
-		case record.Step == making && (!known || refused(err)):
-			err = notMade(g.resolved, g.state.groups, record.Name, err)
-		case !refused(err):
-			err = mayBeThere(err)
-		}
-		return record, err
+		return record, g.notTaken(record, known, err)
 	}
 	if err := g.state.groups.put(taken.Name, taken); err != nil {
 		return taken, volume.Uncertain(err)
 	}
 	return taken, nil
+}
+
+// notTaken returns what err says of a group: of one that earlier attempts may have made it must speak of those too.
+func (g *groupController) notTaken(record groupRecord, known bool, err error) error { //nolint:revive // known is what the records say
+	switch {
+	case record.Step == making && (!known || refused(err)):
+		return notMade(g.resolved, g.state.groups, record.Name, err)
+	case !refused(err):
+		return mayBeThere(err)
+	}
+	return err
 }
 
 // checkSame refuses another group of the same name.

@@ -327,7 +327,7 @@ func TestWhatMayBeDeletedIsNotWholeAgain(t *testing.T) {
 	require.NoError(t, err)
 	for key, payload := range records {
 		if key != "volume/other" {
-			assert.Contains(t, string(payload), `"Step":"deleting"`, key)
+			assert.Contains(t, payload, `"Step":"deleting"`, key)
 		}
 	}
 }
