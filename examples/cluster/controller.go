@@ -40,7 +40,7 @@ type controller struct {
 
 // run works when it is this process's turn, until ctx ends.
 func (c *controller) run(ctx context.Context) error {
-	return takeTurns(ctx, c.store, "controller", c.options.name, c.out, func(ctx context.Context, fenced store.Store) error {
+	return takeTurns(ctx, c.store, turn("controller", c.options.name), c.out, func(ctx context.Context, fenced store.Store) error {
 		c.out.say(leads)
 		return c.lead(ctx, fenced)
 	})
@@ -92,12 +92,16 @@ func (c *controller) controlVolumes(ctx context.Context, disks volume.VolumePlug
 	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, room.Run)
 }
 
+// turn is a lease that one process of a kind has at a time.
+func turn(name, holder string) leader.Options {
+	return leader.Options{Name: types.NamespacedName{Namespace: "cluster", Name: name}, Holder: holder, TTL: leaseTime}
+}
+
 // takeTurns waits until this process leads, works, and waits again, until ctx ends. The work writes to a store that refuses writes
 // of a process that does not lead any more.
 func takeTurns(
-	ctx context.Context, s *etcd.Store, turn, holder string, out *output, work func(context.Context, store.Store) error,
+	ctx context.Context, s *etcd.Store, options leader.Options, out *output, work func(context.Context, store.Store) error,
 ) error {
-	options := leader.Options{Name: types.NamespacedName{Namespace: "cluster", Name: turn}, Holder: holder, TTL: leaseTime}
 	for ctx.Err() == nil {
 		if err := leader.Run(ctx, s, options, work); err != nil && ctx.Err() == nil {
 			out.say("does not work any more: %v", err)

@@ -49,7 +49,7 @@ const (
 
 // GetVolumeLimits implements volume.VolumePluginWithAttachLimits. The nodes' loop devices are those of one machine: that of
 // loop-block would count those of all nodes.
-func (d *disks) GetVolumeLimits(context.Context) (map[string]int64, error) {
+func (d *disks) GetVolumeLimits(context.Context) (map[string]int64, error) { //nolint:unparam // an interface has it
 	return map[string]int64{d.VolumeLimitKey(nil): volumesPerNode}, nil
 }
 

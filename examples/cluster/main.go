@@ -132,7 +132,7 @@ func beScheduler(ctx context.Context, o options, out *output) error {
 	if err != nil {
 		return err
 	}
-	err = takeTurns(ctx, s, "scheduler", o.name, out, func(ctx context.Context, fenced store.Store) error {
+	err = takeTurns(ctx, s, turn("scheduler", o.name), out, func(ctx context.Context, fenced store.Store) error {
 		out.say("places pods")
 		return newScheduler(fenced, out).run(ctx)
 	})

@@ -55,7 +55,7 @@ func newHost(t testing.TB) *host {
 	require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	namespace, err := faultrun.NewNamespace()
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "d") // the path of a socket must be short
+	dir, err := os.MkdirTemp("", "d") //nolint:usetesting // the path of a socket must be short
 	require.NoError(t, err)
 	h := &host{t: t, dir: dir, program: program, namespace: namespace}
 	t.Cleanup(h.close)

@@ -74,7 +74,7 @@ func newMachine(t *testing.T, p programs, judges ...faultrun.Judge) *machine {
 	t.Helper()
 	namespace, err := faultrun.NewNamespace()
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "m") // the path of a socket must be short
+	dir, err := os.MkdirTemp("", "m") //nolint:usetesting // the path of a socket must be short
 	require.NoError(t, err)
 	m := &machine{programs: p, dir: dir, namespace: namespace, judges: judges}
 	t.Cleanup(func() { assert.NoError(t, errors.Join(namespace.Close(), os.RemoveAll(dir))) })

@@ -127,7 +127,7 @@ func (g *groupController) create(
 }
 
 // notTaken returns what err says of a group: of one that earlier attempts may have made it must speak of those too.
-func (g *groupController) notTaken(record groupRecord, known bool, err error) error { //nolint:revive // known is what the records say
+func (g *groupController) notTaken(record groupRecord, known bool, err error) error {
 	switch {
 	case record.Step == making && (!known || refused(err)):
 		return notMade(g.resolved, g.state.groups, record.Name, err)

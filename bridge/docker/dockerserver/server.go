@@ -61,7 +61,7 @@ func (s *Server) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, records.close()) }()
-	node, err := newNode(plugins, s.options, filepath.Join(s.options.RuntimeDir, nodeDir), filepath.Join(s.options.StateDir, nodeDir))
+	node, err := newNode(plugins, s.options, filepath.Join(s.options.RuntimeDir, nodeDir), filepath.Join(s.options.StateDir, nodeDir)) //nolint:contextcheck // its observer asks without waiting
 	if err != nil {
 		return err
 	}
