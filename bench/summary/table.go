@@ -98,6 +98,9 @@ func (g goal) growth(rs []float64) (ratio, wanted, verdict string) {
 		return "", "", ""
 	}
 	s := spreadOf(rs)
+	if g.flat == 0 {
+		return bracketed(s), "", ""
+	}
 	return bracketed(s), "≤ " + number(g.flat), met(s.median <= g.flat)
 }
 
