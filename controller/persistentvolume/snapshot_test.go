@@ -2,6 +2,7 @@ package persistentvolume
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -34,28 +35,33 @@ func TestAVolumeIsRestoredFromASnapshot(t *testing.T) {
 			Name: "s", Source: volume.NewSpecFromPersistentVolume(w.volume("pvc-uid-old"), false),
 		})
 		require.NoError(t, err)
-		err = store.ErrNotFound
-		owner := fake.DefaultPluginName
+		type answer struct {
+			owner string
+			err   error
+		}
+		var said atomic.Pointer[answer]
+		said.Store(&answer{fake.DefaultPluginName, store.ErrNotFound})
 		w.create(newClaim("c", ofClass("x"), restoreOf("s")))
 		c, _ := w.start(w.store, Options{Snapshots: snapshotsBy(func(name string) (volume.Snapshot, string, error) {
 			assert.Equal(t, "default/s", name)
-			return taken, owner, err
+			now := said.Load()
+			return taken, now.owner, now.err
 		})})
 		idle()
 		why, waits := c.Why(claimC)
 		require.True(t, waits)
 		require.ErrorIs(t, why.Err, storage.ErrSourceGone)
 
-		err = volume.ErrTransient
+		said.Store(&answer{fake.DefaultPluginName, volume.ErrTransient})
 		sleepUntilIdle()
 		assert.Equal(t, 1, w.calls(fake.MethodProvision), "nothing is made of a snapshot that is not ready")
 
-		owner, err = "example.com/other", nil
+		said.Store(&answer{"example.com/other", nil})
 		sleepUntilIdle()
 		why, _ = c.Why(claimC)
 		require.ErrorIs(t, why.Err, volume.ErrInfeasible, "another plugin cannot restore it")
 
-		owner = fake.DefaultPluginName
+		said.Store(&answer{fake.DefaultPluginName, nil})
 		sleepUntilIdle()
 		w.requireBound("c", made)
 	})
