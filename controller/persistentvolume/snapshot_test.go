@@ -47,7 +47,7 @@ func TestAVolumeIsRestoredFromASnapshot(t *testing.T) {
 			now := said.Load()
 			return taken, now.owner, now.err
 		})})
-		idle()
+		sleepUntilIdle()
 		why, waits := c.Why(claimC)
 		require.True(t, waits)
 		require.ErrorIs(t, why.Err, storage.ErrSourceGone)
