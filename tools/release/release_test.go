@@ -40,6 +40,9 @@ import (
 )
 
 func TestWhatReleasesHaveWritten(t *testing.T) {
+	if wd, err := os.Getwd(); err != nil || wd != os.Getenv("VOLUMEKIT_MOUNTTEST_WRITABLE") {
+		t.Fatal(wd, "may not be written by tests that mount", err)
+	}
 	dir := "testdata/released/" + os.Getenv("VOLUMEKIT_RELEASE")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
