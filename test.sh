@@ -396,10 +396,10 @@ run_csi_kills() {
   (cd examples/csidriver && CSIDRIVER_ALL=1 go test -count=1 -timeout 0 -v . | grep -vE '^=== |^PASS$')
 }
 
-# The tests kill the driver at some calls, and have Docker go through a few cycles; this is each call, and a thousand.
+# The tests kill the driver, and the program of one, at some calls, and have Docker go through a few cycles; this is each call, and a thousand.
 run_docker() {
   step "Docker: every crash of a driver, and a thousand volumes"
-  DOCKERDRIVER_ALL=1 go test -count=1 -timeout 0 -v ./examples/dockerdriver | grep -vE '^=== |^PASS$'
+  DOCKERDRIVER_ALL=1 go test -count=1 -timeout 0 -v ./examples/dockerdriver ./bridge/docker/dockerdriver | grep -vE '^=== |^PASS$'
 }
 
 # With the race detector the tests do a tenth of it.

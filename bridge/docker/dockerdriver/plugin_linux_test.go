@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/docker/dockerdriver"
 	"github.com/volumekit/volumekit/bridge/docker/dockerserver"
+	"github.com/volumekit/volumekit/internal/faultrun"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/plugins/loopblock"
@@ -34,14 +36,26 @@ import (
 const envServe = "DOCKERDRIVER_TEST_SERVE"
 
 func TestMain(m *testing.M) {
-	if dir, socket, ok := strings.Cut(os.Getenv(envServe), ":"); ok {
-		if err := serve(dir, socket); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	faultrun.Main()
+	if life := strings.Split(os.Getenv(envLife), ":"); len(life) == 3 {
+		first, err := strconv.Atoi(life[2])
+		if err == nil {
+			err = liveFrom(life[0], life[1], first)
 		}
-		return
+		exit(err)
+	}
+	if dir, socket, ok := strings.Cut(os.Getenv(envServe), ":"); ok {
+		exit(serve(dir, socket))
 	}
 	mounttest.Main(m)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // serve serves loop-block to Docker until SIGTERM.
