@@ -161,7 +161,7 @@ func (n *node) expectGone() {
 // A call that was cut off leaves the volume uncertain, and a publication that comes afterwards is taken away, also by a new value
 // of the plugin.
 func TestAPublicationThatCameTooLateIsTakenAway(t *testing.T) {
-	n := newNode(t, fakedriver.Options{}, nil)
+	n := newNode(t, fakedriver.Options{}, cutsOffAtOnce)
 	require.NoError(t, n.stage())
 	goesOn := make(chan struct{})
 	n.Plan("NodePublishVolume", fakedriver.Fault{Hold: goesOn})
@@ -176,6 +176,56 @@ func TestAPublicationThatCameTooLateIsTakenAway(t *testing.T) {
 	n.restartAgent()
 	n.expectGone()
 	assert.Equal(t, 1, n.Count("NodeUnpublishVolume"))
+}
+
+// waiting returns how many calls wait for an earlier one on their volume.
+func (n *node) waiting() int {
+	turns := &n.driver.link.volumes
+	turns.mu.Lock()
+	defer turns.mu.Unlock()
+	waiting := 0
+	for _, turn := range turns.byVolume {
+		waiting += turn.users - 1
+	}
+	return waiting
+}
+
+// cutsOffAtOnce lets no call go on after the end of its context.
+func cutsOffAtOnce(o *Options) { o.Grace = time.Nanosecond }
+
+// The next call for a volume waits until a call that was cut off has ended: a driver that had not begun it would carry it out later.
+func TestATeardownDoesNotOvertakeACallThatWasCutOff(t *testing.T) {
+	n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Grace = time.Minute })
+	require.NoError(t, n.stage())
+	goesOn := make(chan struct{})
+	n.Plan("NodePublishVolume", fakedriver.Fault{Hold: goesOn})
+	ctx, cancel := context.WithCancel(t.Context())
+	published := make(chan error, 1)
+	go func() { published <- n.setUp(ctx) }()
+	require.Eventually(t, func() bool { return n.Count("NodePublishVolume") == 1 }, time.Minute, time.Millisecond)
+	cancel()
+	gone := make(chan error, 1)
+	go func() { gone <- n.tearDown() }()
+	require.Eventually(t, func() bool { return n.waiting() == 1 || n.Count("NodeUnpublishVolume") > 0 }, time.Minute, time.Millisecond)
+	assert.Zero(t, n.Count("NodeUnpublishVolume"))
+	close(goesOn)
+	<-published // It is over before anything else is called; whether it noticed the end of its context is open.
+	require.NoError(t, <-gone)
+	n.expectGone()
+}
+
+// A call whose context has ended is not sent.
+func TestACallAfterTheEndOfItsContextIsNotSent(t *testing.T) {
+	n := newNode(t, fakedriver.Options{}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s, err := n.driver.link.session(t.Context())
+	require.NoError(t, err)
+	before := n.Total()
+	_, err = call(ctx, s, "DeleteVolume", csi.NewControllerClient(s.conn).DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: "vol-pv-1"})
+	require.ErrorIs(t, err, volume.ErrTransient)
+	require.NotErrorIs(t, err, volume.ErrUncertain)
+	assert.Equal(t, before, n.Total())
 }
 
 func TestAPublicationWithoutAMountIsNoSuccess(t *testing.T) {
@@ -542,7 +592,7 @@ func TestASecretThatIsMissingBeginsNothing(t *testing.T) {
 
 // A driver that says nothing holds up its own volumes and no others.
 func TestASilentDriverHoldsUpItsOwnVolumesAlone(t *testing.T) {
-	silent, well := newNode(t, fakedriver.Options{}, nil), newNode(t, fakedriver.Options{}, nil)
+	silent, well := newNode(t, fakedriver.Options{}, cutsOffAtOnce), newNode(t, fakedriver.Options{}, nil)
 	require.NoError(t, silent.stage())
 	speaks := make(chan struct{})
 	silent.Plan("NodePublishVolume", fakedriver.Fault{Hold: speaks})

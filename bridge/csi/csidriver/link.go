@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
@@ -224,13 +225,27 @@ func call[Q, A proto.Message](
 func callOnce[Q, A proto.Message](
 	ctx context.Context, s *session, method string, do func(context.Context, Q, ...grpc.CallOption) (A, error), request Q,
 ) (A, error) {
-	answer, err := do(ctx, request)
+	sent, cancel := ctx, context.CancelFunc(func() {})
+	if changes(request) != "" {
+		sent, cancel = outlasting(ctx, s.options.Grace)
+	}
+	defer cancel()
+	answer, err := do(sent, request)
 	s.options.Logger.DebugContext(ctx, "call of a CSI driver", "driver", s.options.Driver, "method", method,
 		"request", csispec.Stripped{Message: request}, "answer", csispec.Stripped{Message: answer}, "failed", err != nil)
 	if err != nil {
 		return answer, newCallError(ctx, s.options.Driver, method, err, csispec.Secrets(request))
 	}
 	return answer, nil
+}
+
+// outlasting returns a context with the values of ctx that ends a grace after it. A driver may still begin a call after its caller has
+// cancelled it. Until the call has ended or the grace is over, the next call for the volume waits, so that the two cannot change places.
+func outlasting(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	deadline, _ := ctx.Deadline() // Options.CallTimeout gives each call one.
+	longer, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(grace))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	return longer, func() { stop(); cancel() }
 }
 
 // refuse returns the error of a call that had its effect, with an answer that cannot be believed.

@@ -183,7 +183,7 @@ func TestACallThatWasCutOffIsUncertain(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
 	goesOn := make(chan struct{})
 	d.Plan("CreateVolume", fakedriver.Fault{Hold: goesOn})
-	s, err := d.link(nil).session(t.Context())
+	s, err := d.link(cutsOffAtOnce).session(t.Context())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

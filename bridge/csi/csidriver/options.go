@@ -69,6 +69,9 @@ type Options struct {
 	ConnectTimeout time.Duration
 	// CallTimeout bounds a call whose context has no earlier deadline; 0 means 2 minutes.
 	CallTimeout time.Duration
+	// Grace is how long a call that changes something may go on after its context has ended; 0 means 1 s. A driver that answers in that
+	// time says whether the call had its effect. Afterwards the call is cancelled and uncertain.
+	Grace time.Duration
 	// MaxMessage is how large a request or an answer may be, in bytes; 0 means 4 MiB.
 	MaxMessage int
 	// MaxString is how long an id or another string of an answer may be, in bytes; 0 means 128, which is what the
@@ -82,6 +85,7 @@ type Options struct {
 const (
 	defaultConnectTimeout = 15 * time.Second
 	defaultCallTimeout    = 2 * time.Minute
+	defaultGrace          = time.Second // It is less than that of the executor, and than the contract allows (Q1).
 	defaultMaxMessage     = 4 << 20
 )
 
@@ -90,6 +94,7 @@ func (o Options) complete() (Options, error) {
 	o.Services = cmp.Or(o.Services, AllServices)
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, defaultConnectTimeout)
 	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
+	o.Grace = cmp.Or(o.Grace, defaultGrace)
 	o.MaxMessage = cmp.Or(o.MaxMessage, defaultMaxMessage)
 	o.MaxString = cmp.Or(o.MaxString, csispec.MaxString)
 	if o.Logger == nil {

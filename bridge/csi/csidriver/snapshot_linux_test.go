@@ -80,7 +80,7 @@ func TestADriverWithoutTheCapabilityMakesNoSnapshots(t *testing.T) {
 
 // A snapshot that was made when nobody waited any more is the one that the next call returns. It is made once.
 func TestASnapshotThatCameTooLateIsTheSame(t *testing.T) {
-	n := newNode(t, fakedriver.Options{}.WithSnapshots(), nil)
+	n := newNode(t, fakedriver.Options{}.WithSnapshots(), cutsOffAtOnce)
 	n.Plan("CreateSnapshot", fakedriver.Fault{Code: codes.DeadlineExceeded, After: true})
 	_, err := n.trySnapshot(t.Context(), "one")
 	require.ErrorIs(t, err, volume.ErrUncertain)

@@ -27,6 +27,9 @@ func (t *turns) take(ctx context.Context, key string) (release func(), err error
 	if key == "" {
 		return func() {}, nil
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	own := t.join(key)
 	select {
 	case own.taken <- struct{}{}:

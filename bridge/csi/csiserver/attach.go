@@ -43,7 +43,7 @@ func (c *controller) ControllerPublishVolume(
 	if a.Origin, err = c.attachments.originOfVolume(a.ID, r.GetVolumeContext()); err != nil {
 		return nil, err
 	}
-	err = c.locks.exclusively(idLock(a.ID), func() error {
+	err = c.locks.exclusively(ctx, idLock(a.ID), func() error {
 		a, err = c.attachments.attach(ctx, a)
 		return err
 	})
@@ -155,7 +155,7 @@ func (c *controller) ControllerUnpublishVolume(
 	if err := checkVolumeID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	err := c.locks.exclusively(idLock(r.GetVolumeId()), func() error {
+	err := c.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
 		for _, a := range c.state.attachmentsOf(r.GetVolumeId()) {
 			if r.GetNodeId() != "" && string(a.Node) != r.GetNodeId() {
 				continue

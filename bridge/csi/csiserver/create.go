@@ -57,7 +57,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 		return nil, err
 	}
 	var v volumeRecord
-	err = c.locks.exclusively(nameLock(wanted.name), func() error {
+	err = c.locks.exclusively(ctx, nameLock(wanted.name), func() error {
 		v, err = c.volumes.create(ctx, wanted)
 		return err
 	})
@@ -440,8 +440,8 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 		c.logger.Warn("a volume that is not on record is not deleted", "volume", r.GetVolumeId())
 		return &csi.DeleteVolumeResponse{}, nil
 	}
-	err := c.locks.exclusively(nameLock(v.Name), func() error {
-		return c.locks.exclusively(idLock(v.ID), func() error { return c.volumes.delete(ctx, v.ID) })
+	err := c.locks.exclusively(ctx, nameLock(v.Name), func() error {
+		return c.locks.exclusively(ctx, idLock(v.ID), func() error { return c.volumes.delete(ctx, v.ID) })
 	})
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (c *controller) ControllerExpandVolume(
 		return nil, err
 	}
 	var v volumeRecord
-	err = c.locks.exclusively(idLock(r.GetVolumeId()), func() error {
+	err = c.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
 		v, err = c.volumes.expand(ctx, r.GetVolumeId(), required, limit)
 		return err
 	})

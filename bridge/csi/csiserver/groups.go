@@ -70,7 +70,7 @@ func (g *groupController) CreateVolumeGroupSnapshot(
 		return nil, status.Error(codes.InvalidArgument, "source_volume_ids: name at least one volume, and each once")
 	}
 	var made *csi.VolumeGroupSnapshot
-	err = g.locks.exclusively(groupNameLock(r.GetName()), func() error {
+	err = g.locks.exclusively(ctx, groupNameLock(r.GetName()), func() error {
 		record, err := g.create(ctx, plugin, r)
 		made = g.message(record.Told)
 		return err
@@ -247,7 +247,7 @@ func (g *groupController) DeleteVolumeGroupSnapshot(
 	}
 	remove := func() error { return g.remove(ctx, plugin, r) }
 	if record, ok := g.state.groupByID(id); ok {
-		err = g.locks.exclusively(groupNameLock(record.Name), remove)
+		err = g.locks.exclusively(ctx, groupNameLock(record.Name), remove)
 	} else {
 		err = remove()
 	}
@@ -261,7 +261,7 @@ func (g *groupController) DeleteVolumeGroupSnapshot(
 func (g *groupController) remove(
 	ctx context.Context, plugin volume.GroupSnapshottableVolumePlugin, r *csi.DeleteVolumeGroupSnapshotRequest,
 ) error {
-	return g.locks.exclusively(groupIDLock(r.GetGroupSnapshotId()), func() error { return g.delete(ctx, plugin, r) })
+	return g.locks.exclusively(ctx, groupIDLock(r.GetGroupSnapshotId()), func() error { return g.delete(ctx, plugin, r) })
 }
 
 func (g *groupController) delete(

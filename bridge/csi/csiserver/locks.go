@@ -1,6 +1,7 @@
 package csiserver
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 
@@ -32,12 +33,16 @@ func groupNameLock(name string) string { return "group name " + name }
 func groupIDLock(id string) string { return "group id " + id }
 
 // exclusively calls f while nobody else has the lock. It does not wait for one that is held: the error is ABORTED then. When f
-// returns with a call of the plugin abandoned, the lock is held until that call has ended, by a goroutine that ends with it.
-func (l *locks) exclusively(lock string, f func() error) (err error) {
+// returns with a call of the plugin abandoned, the lock is held until that call has ended, by a goroutine that ends with it. f is not
+// called when ctx has ended: its caller may have called again meanwhile, and this call would undo that.
+func (l *locks) exclusively(ctx context.Context, lock string, f func() error) (err error) {
 	if !l.take(lock) {
 		return status.Errorf(codes.Aborted, "another call for what has %s is under way: try again when it has ended", volume.Quote(lock))
 	}
 	defer func() { l.release(lock, err) }() // after a panic too
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
 	return f()
 }
 

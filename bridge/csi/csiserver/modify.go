@@ -23,7 +23,7 @@ func (c *controller) ControllerModifyVolume(
 	if err := checkVolumeID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	err := c.locks.exclusively(idLock(r.GetVolumeId()), func() error {
+	err := c.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
 		return c.volumes.modify(ctx, r.GetVolumeId(), withoutKubernetes(r.GetMutableParameters()))
 	})
 	if err != nil {

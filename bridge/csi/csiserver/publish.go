@@ -40,7 +40,7 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 		Boot: n.runtime.boot, ID: r.GetVolumeId(), UID: uid, Name: spec.Name(), Capability: u.capability,
 		binding: binding{Target: r.GetTargetPath(), ReadOnly: u.podReadOnly},
 	}
-	err = n.locks.exclusively(idLock(p.ID), func() error {
+	err = n.locks.exclusively(ctx, idLock(p.ID), func() error {
 		st, err := n.stagings.stagedAt(p.ID, r.GetStagingTargetPath())
 		if err != nil {
 			return err
@@ -253,7 +253,7 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 	if err := checkPath("target_path", r.GetTargetPath()); err != nil {
 		return nil, err
 	}
-	err := n.locks.exclusively(idLock(r.GetVolumeId()), func() error {
+	err := n.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
 		p, ok := n.runtime.publications.get(publicationKey(r.GetVolumeId(), uidOf(r.GetVolumeId(), r.GetTargetPath())))
 		if !ok {
 			return n.binds.checkUnmounted(ctx, r.GetTargetPath())

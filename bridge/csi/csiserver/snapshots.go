@@ -56,7 +56,7 @@ func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReq
 		return nil, status.Error(codes.InvalidArgument, "accessibility_requirements: snapshots have no topology: leave it out")
 	}
 	var made *csi.Snapshot
-	err = s.locks.exclusively(snapshotNameLock(r.GetName()), func() error {
+	err = s.locks.exclusively(ctx, snapshotNameLock(r.GetName()), func() error {
 		told, err := s.create(ctx, plugin, r)
 		made = s.message(told)
 		return err
@@ -161,7 +161,7 @@ func (s *snapshots) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReq
 	}
 	remove := func() error { return s.remove(ctx, plugin, id) }
 	if record, ok := s.state.snapshotByID(id); ok {
-		err = s.locks.exclusively(snapshotNameLock(record.Name), remove)
+		err = s.locks.exclusively(ctx, snapshotNameLock(record.Name), remove)
 	} else {
 		err = remove()
 	}
@@ -173,7 +173,7 @@ func (s *snapshots) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReq
 
 // remove is delete with the lock of the id. Its caller has that of the name, where there is a record.
 func (s *snapshots) remove(ctx context.Context, plugin volume.SnapshottableVolumePlugin, id string) error {
-	return s.locks.exclusively(snapshotIDLock(id), func() error { return s.delete(ctx, plugin, id) })
+	return s.locks.exclusively(ctx, snapshotIDLock(id), func() error { return s.delete(ctx, plugin, id) })
 }
 
 func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolumePlugin, id string) error {

@@ -43,7 +43,7 @@ func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReques
 		return nil, err
 	}
 	st.Capability, st.ReadOnly, st.PV = u.capability, u.readOnly, n.recorded(spec)
-	err = n.locks.exclusively(idLock(st.ID), func() error {
+	err = n.locks.exclusively(ctx, idLock(st.ID), func() error {
 		return n.stagings.stage(ctx, st, staged{spec: spec, pod: podOf(uidOf(st.ID, st.Path), r.GetVolumeContext()), device: r.GetPublishContext()[deviceKey]})
 	})
 	if err != nil {
@@ -262,7 +262,7 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 	if err := checkPath("staging_target_path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
-	err := n.locks.exclusively(idLock(r.GetVolumeId()), func() error { return n.stagings.unstageAt(ctx, r.GetVolumeId(), r.GetStagingTargetPath()) })
+	err := n.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error { return n.stagings.unstageAt(ctx, r.GetVolumeId(), r.GetStagingTargetPath()) })
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 	if _, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath()); err != nil {
 		return nil, err
 	}
-	err = n.locks.exclusively(idLock(r.GetVolumeId()), func() error {
+	err = n.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
 		at, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath())
 		if err != nil {
 			return err

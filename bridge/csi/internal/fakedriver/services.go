@@ -330,9 +330,6 @@ func (d *Driver) volumeFor(r *csi.NodePublishVolumeRequest) (*Volume, error) {
 func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := ctx.Err(); err != nil { // The caller has given up, and may have called NodeUnpublishVolume meanwhile.
-		return nil, status.FromContextError(err).Err()
-	}
 	v, err := d.volumeFor(r)
 	if err != nil {
 		return nil, err
