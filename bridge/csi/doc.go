@@ -1,4 +1,4 @@
-// Package csi is the directory of what joins this library to the Container Storage Interface: drivers that are used as plugins, and
-// plugins that are served as drivers. They are a module of their own, for gRPC and the messages of the specification. This
-// package holds no code.
+// Package csi holds no code. Its directory joins this library to the Container Storage Interface: csidriver uses
+// drivers as plugins, csiserver serves plugins as drivers. It is a module of its own, because it needs gRPC and the
+// messages of the specification.
 package csi

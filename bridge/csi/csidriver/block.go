@@ -13,13 +13,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// device is a raw block volume of one pod. The driver publishes it at a file of its own for each pod, from where the executor
-// maps it.
+// device is a raw block volume of one pod. The driver publishes each pod's device at its own file. The executor maps
+// that file.
 type device struct {
 	volume.MetricsNil
 
 	plugin *Plugin
-	src    source // empty where the device is taken away
+	src    source // empty when the device is unmapped
 	name   string
 	podUID types.UID
 }
@@ -60,8 +60,8 @@ func (p *Plugin) NewBlockVolumeUnmapper(name string, podUID types.UID) (volume.B
 	return &device{plugin: p, name: name, podUID: podUID}, nil
 }
 
-// ConstructBlockVolumeSpec implements [volume.BlockVolumePlugin], from the record of the path at which the volume was published, which
-// the target of the pod's link leads to.
+// ConstructBlockVolumeSpec implements [volume.BlockVolumePlugin]. The pod's link leads to the path at which the driver
+// published the volume. The spec comes from the record of that path.
 func (p *Plugin) ConstructBlockVolumeSpec(podUID types.UID, volumeName, mapPath string) (*volume.Spec, error) {
 	if err := volume.CheckPathElement(volumeName); err != nil {
 		return nil, err
@@ -104,8 +104,8 @@ func (d *device) GetPodDeviceMapPath() (dir, linkName string) {
 	return d.plugin.host.GetPodVolumeDeviceDir(d.podUID, d.plugin.name), d.name
 }
 
-// The directories of a driver's mounts lie in the global map path of their volume, so that who knows the one knows whose the others
-// are. Beside them lie the binds of pods, by UID.
+// A driver's mounts are in the global map path of their volume: a path of a mount identifies its volume. The binds of
+// pods are in the same directory, by UID.
 const (
 	stagedInMapPath    = "csi-staged"
 	publishedInMapPath = "csi-published"
@@ -115,15 +115,16 @@ func (n *nodeService) globalMapPath(src source) string {
 	return filepath.Join(n.host.GetVolumeDevicePluginDir(n.name), nameInPath(src.csi.VolumeHandle))
 }
 
-// stagedDevice is where the device of a global map path is staged.
+// stagedDevice returns the path at which the device of a global map path is staged.
 func stagedDevice(globalMapPath string) string { return filepath.Join(globalMapPath, stagedInMapPath) }
 
-// publishedDevice is the file at which the driver publishes the device of a global map path for a pod.
+// publishedDevice returns the file at which the driver publishes the device of a global map path for a pod.
 func publishedDevice(globalMapPath string, podUID types.UID) string {
 	return filepath.Join(globalMapPath, publishedInMapPath, string(podUID))
 }
 
-// checkPodOfDevice reports whether the devices of a pod can be told from those of others, and from the driver's directories.
+// checkPodOfDevice returns an error if a pod's UID cannot name its own device file beside those of other pods and the
+// driver's directories.
 func checkPodOfDevice(uid types.UID) error {
 	if uid == stagedInMapPath || uid == publishedInMapPath {
 		return fmt.Errorf("a pod that has the UID %q gets no device, since a directory has that name: %w", uid, volume.ErrInvalid)

@@ -20,8 +20,8 @@ type (
 	groupCall      = csi.GroupControllerServiceCapability_RPC_Type
 )
 
-// facts are what a driver has answered on one connection. All of it was answered: a connection on which a question failed is not
-// used.
+// facts are a driver's answers on one connection. All requests have succeeded: the plugin does not use a connection on
+// which one has failed.
 type facts struct {
 	name, version string
 	services      map[pluginService]bool
@@ -29,14 +29,14 @@ type facts struct {
 	controller    map[controllerCall]bool
 	node          map[nodeCall]bool
 	group         map[groupCall]bool
-	// nodeID is what the driver calls this node; empty where its node service is not used.
+	// nodeID is the driver's id of this node; empty if the plugin does not use the node service.
 	nodeID   string
 	topology map[string]string
 	// maxVolumes is how many volumes this node can have; 0 means that there is no limit.
 	maxVolumes int64
 }
 
-// ask asks the driver everything that the plugin goes by.
+// ask reads all facts from the driver.
 func (s *session) ask(ctx context.Context) (facts, error) {
 	f := facts{services: map[pluginService]bool{}, expansion: map[csi.PluginCapability_VolumeExpansion_Type]bool{}}
 	if err := s.awaitReady(ctx); err != nil {
@@ -50,10 +50,10 @@ func (s *session) ask(ctx context.Context) (facts, error) {
 	return f, nil
 }
 
-// readyPause is how long a driver that is still starting is left alone.
+// readyPause is the time between two calls of Probe while the driver starts.
 const readyPause = 100 * time.Millisecond
 
-// awaitReady returns when the driver says that it is ready, or that it is not well.
+// awaitReady returns when the driver is ready, or when Probe fails.
 func (s *session) awaitReady(ctx context.Context) error {
 	for {
 		answer, err := call(ctx, s, "Probe", csi.NewIdentityClient(s.conn).Probe, &csi.ProbeRequest{})
@@ -102,8 +102,8 @@ func (s *session) askServices(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// askController asks for the calls of the controller service. That they cannot be had where they were announced is an error: a call
-// that nobody has read of is not one that the driver does not have.
+// askController reads the calls of the controller service. It fails if the driver announces the service and does not
+// list its calls: the plugin must not conclude that a call is missing.
 func (s *session) askController(ctx context.Context, f *facts) error {
 	if !s.options.Services.Has(Controller) || !f.services[csi.PluginCapability_Service_CONTROLLER_SERVICE] {
 		return nil
@@ -119,7 +119,7 @@ func (s *session) askController(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// askGroup asks for the calls of the group controller service, which is where the controller service is.
+// askGroup reads the calls of the group controller service. Its socket is that of the controller service.
 func (s *session) askGroup(ctx context.Context, f *facts) error {
 	if !s.options.Services.Has(Controller) || !f.services[csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE] {
 		return nil
@@ -154,7 +154,7 @@ func (s *session) askNode(ctx context.Context, f *facts) error {
 func (s *session) askNodeInfo(ctx context.Context, f *facts) error {
 	answer, err := call(ctx, s, "NodeGetInfo", csi.NewNodeClient(s.conn).NodeGetInfo, &csi.NodeGetInfoRequest{})
 	if isUnimplemented(err) {
-		return nil // As a driver may that attaches nothing.
+		return nil // A driver that does not attach need not have it.
 	}
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (s *session) askNodeInfo(ctx context.Context, f *facts) error {
 	return csispec.CheckID("node id", f.nodeID, csispec.MaxNodeID)
 }
 
-// explainServices says what to do where a socket serves one service alone.
+// explainServices says how to set Options.Services if the socket serves only one service.
 func explainServices(err error, other string) error {
 	if isUnimplemented(err) {
 		return errors.Join(err, fmt.Errorf("the socket does not serve it: set Options.Services to %s", other))

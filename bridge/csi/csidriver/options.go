@@ -16,69 +16,71 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Services says which services of a driver a plugin uses.
+// Services is the set of a driver's services that a plugin uses.
 type Services uint8
 
 const (
-	// Controller is the service that makes volumes and attaches them: for the process with the controllers.
+	// Controller is the service that creates and attaches volumes. Use it in the process of the controllers.
 	Controller Services = 1 << iota
-	// Node is the service that stages and publishes volumes: for a node.
+	// Node is the service that stages and publishes volumes. Use it on each node.
 	Node
-	// AllServices is both, for a program that is both.
+	// AllServices is both, for a program that has the controllers and the manager of a node.
 	AllServices = Controller | Node
 )
 
 // Has reports whether all of want are in the set.
 func (s Services) Has(want Services) bool { return s&want == want }
 
-// Options says which driver a plugin uses, and how.
+// Options selects a driver and configures its plugin.
 type Options struct {
 	// Socket is the absolute path of the driver's unix socket. Required.
 	Socket string
-	// Driver is the driver's name, which it must answer with. Required: [Identify] asks a socket for it. It must have a dot,
-	// since the plugin is called by [volume.PluginNameOfDriver] of it.
+	// Driver is the driver's name. Required: the driver must report this name. [Identify] reads it from a socket. It
+	// must contain a dot, because [volume.PluginNameOfDriver] makes the plugin's name from it.
 	Driver string
-	// Services are those that answer on the socket; 0 means all.
+	// Services are the services that the socket has; 0 means all.
 	Services Services
-	// Object is the driver's CSIDriver; nil where there is none. It must say attachRequired where a node's plugin cannot ask the
-	// controller service. It is not changed.
+	// Object is the driver's CSIDriver; nil if there is none. If a node's plugin does not use the controller service,
+	// the object must set attachRequired. The plugin does not change the object.
 	Object *storagev1.CSIDriver
-	// Objects is what the driver's CSIDriver is read from, such as [StoredObjects], at each new connection and by [Driver.Reread]. It
-	// stands in the place of Object.
+	// Objects reads the driver's CSIDriver, at each new connection and in [Driver.Reread]. [StoredObjects] is one. It
+	// replaces Object.
 	Objects Objects
-	// Tokens gets the tokens of service accounts that a CSIDriver asks for, at each publication. Nil means that volumes of such a driver
-	// are refused.
+	// Tokens returns the tokens of service accounts that a CSIDriver requests, at each NodePublishVolume. If it is nil,
+	// the plugin refuses volumes of such a driver.
 	Tokens Tokens
-	// Secrets gets the secrets that volumes and classes refer to, at each call. Nil means that volumes with secrets are refused.
+	// Secrets returns the secrets that volumes and classes refer to, at each call. If it is nil, the plugin refuses
+	// volumes with secrets.
 	Secrets volume.SecretGetter
-	// SnapshotSecrets knows the secrets of snapshots that are looked up, listed and deleted, such as [SnapshotClassSecrets]. Nil means
-	// that such calls have none.
+	// SnapshotSecrets returns the secrets for looking up, listing and deleting snapshots. [SnapshotClassSecrets] is
+	// one. If it is nil, these calls have no secrets.
 	SnapshotSecrets SnapshotSecrets
-	// Nodes knows what the driver has said of other nodes, such as [StoredNodes]. Nil means that only this node is known, of a
-	// driver whose node service is used.
+	// Nodes returns what the driver has reported about other nodes. [StoredNodes] is one. If it is nil, the plugin
+	// knows only this node, and only if it uses the node service.
 	Nodes Nodes
-	// Mounter looks at mounts, and removes what drivers leave; nil means the kernel's.
+	// Mounter reads mounts and removes those that the driver leaves; nil means the kernel's.
 	Mounter mount.Interface
-	// Logger is told of each call, without secrets; nil discards.
+	// Logger logs each call without its secrets; nil discards.
 	Logger *slog.Logger
-	// Stats is told of each call, with the context of the plugin's call, but without requests and answers, which may hold secrets. With
-	// the client handler of otelgrpc a call is a span below that of the operation, and the driver can continue it. Nil tells none.
+	// Stats handles each call with the context of the plugin's call. It gets no requests and answers, because they may
+	// hold secrets. With the client handler of otelgrpc, a call is a child span of its operation, and the driver can
+	// continue the trace. Nil means no handler.
 	Stats stats.Handler
 
-	// ConnectTimeout is how long a driver may take to say who it is and what it can do; 0 means 15 s.
+	// ConnectTimeout bounds the requests for the driver's name and capabilities; 0 means 15 s.
 	ConnectTimeout time.Duration
 	// CallTimeout bounds a call whose context has no earlier deadline; 0 means 2 minutes.
 	CallTimeout time.Duration
 	// Grace is how long a call that changes something may go on after its context has ended; 0 means 1 s. A driver that answers in that
 	// time says whether the call had its effect. Afterwards the call is cancelled and uncertain.
 	Grace time.Duration
-	// MaxMessage is how large a request or an answer may be, in bytes; 0 means 4 MiB.
+	// MaxMessage is the largest size of a request or an answer, in bytes; 0 means 4 MiB.
 	MaxMessage int
-	// MaxString is how long an id or another string of an answer may be, in bytes; 0 means 128, which is what the
-	// specification allows. Some drivers make longer ids.
+	// MaxString is the largest length of an id or another string in an answer, in bytes; 0 means 128, the limit of the
+	// specification. Some drivers have longer ids.
 	MaxString int
-	// Owners are users that may own the socket and the directories above it, beside root and the process's own. In a user
-	// namespace directories of the root outside belong to the overflow user, 65534, which has to be named here.
+	// Owners are further users that may own the socket and the directories above it, besides root and the process's own
+	// user. In a user namespace, directories of the outer root belong to the overflow user, 65534: name it here.
 	Owners []uint32
 }
 
@@ -89,7 +91,7 @@ const (
 	defaultMaxMessage     = 4 << 20
 )
 
-// complete returns the options with the defaults, checked.
+// complete fills in the defaults and checks the options.
 func (o Options) complete() (Options, error) {
 	o.Services = cmp.Or(o.Services, AllServices)
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, defaultConnectTimeout)
@@ -115,7 +117,7 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// checkPluginName reports whether a driver of that name can be a plugin.
+// checkPluginName returns an error if a driver of that name cannot be a plugin.
 func checkPluginName(driver string) error {
 	if err := csispec.CheckDriverName(driver); err != nil {
 		return err

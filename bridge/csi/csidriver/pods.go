@@ -16,14 +16,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Tokens gets tokens of service accounts.
+// Tokens returns tokens of service accounts.
 type Tokens interface {
-	// PodToken returns a token of the pod's service account that is bound to the pod, for the audience and the time that the
-	// request asks for, and when it ends.
+	// PodToken returns a token of the pod's service account, and its expiry. The token is bound to the pod. It has the
+	// audience and the duration of the request.
 	PodToken(ctx context.Context, pod *v1.Pod, request storagev1.TokenRequest) (token string, expires time.Time, err error)
 }
 
-// The keys of a volume's context by which Kubernetes tells a driver of the pod.
+// The keys of the volume context with which Kubernetes describes the pod to a driver.
 const (
 	podNameKey      = parameterPrefix + "pod.name"
 	podNamespaceKey = parameterPrefix + "pod.namespace"
@@ -32,7 +32,7 @@ const (
 	ephemeralKey    = parameterPrefix + "ephemeral"
 )
 
-// addPod tells the driver of the pod what its CSIDriver asks for: names, and tokens of its service account.
+// addPod adds to the volume context what the CSIDriver requests: the pod's names, and tokens of its service account.
 func (n *nodeService) addPod(ctx context.Context, pub publication, request *csi.NodePublishVolumeRequest) error {
 	if pub.pod == nil {
 		return nil
@@ -59,7 +59,7 @@ func (n *nodeService) addPod(ctx context.Context, pub publication, request *csi.
 	return nil
 }
 
-// withValues returns the values of both, those of more before others.
+// withValues returns the values of both maps. A value of more overrides one of others.
 func withValues(values, more map[string]string) map[string]string {
 	all := make(map[string]string, len(values)+len(more))
 	maps.Copy(all, values)
@@ -67,13 +67,14 @@ func withValues(values, more map[string]string) map[string]string {
 	return all
 }
 
-// podToken is how Kubernetes writes one token.
+// podToken is a token in Kubernetes' JSON format.
 type podToken struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expirationTimestamp"`
 }
 
-// tokens returns a token for each audience, as Kubernetes writes them. They are asked for at each call and kept nowhere.
+// tokens returns a token for each audience, in Kubernetes' JSON format. It requests new tokens at each call and keeps
+// none.
 func (o Options) podTokens(ctx context.Context, pod *v1.Pod, requests []storagev1.TokenRequest) (string, error) {
 	if o.Tokens == nil {
 		return "", fmt.Errorf("its CSIDriver asks for tokens of service accounts: set Options.Tokens: %w", volume.ErrUnsupported)

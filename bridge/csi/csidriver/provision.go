@@ -17,7 +17,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// provisioner makes one volume.
+// provisioner creates one volume.
 type provisioner struct {
 	plugin  *Plugin
 	options volume.VolumeOptions
@@ -26,8 +26,8 @@ type provisioner struct {
 	refs    classSecrets
 }
 
-// NewProvisioner implements [volume.ProvisionableVolumePlugin]. Class parameters that begin with csi.storage.k8s.io/ are those of
-// Kubernetes: the filesystem, and the secrets by reference; all others are the driver's.
+// NewProvisioner implements [volume.ProvisionableVolumePlugin]. Class parameters that begin with csi.storage.k8s.io/
+// are Kubernetes' own: the filesystem, and references to secrets. The driver gets all others.
 func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	if options.PVC == nil {
 		return nil, fmt.Errorf("driver %q: provisioning %q without a claim: %w", p.options.Driver, options.PVName, volume.ErrInvalid)
@@ -68,7 +68,7 @@ func (v *provisioner) Provision(
 	}
 	answer, err := call(ctx, s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, request)
 	if request.GetVolumeContentSource() != nil && isCode(err, codes.FailedPrecondition) {
-		err = fmt.Errorf("%w: the source is %w", err, volume.ErrInUse) // The specification has no word for that.
+		err = fmt.Errorf("%w: the source is %w", err, volume.ErrInUse) // The specification has no field for it.
 	}
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (v *provisioner) Provision(
 	return v.persistentVolume(request, answer.GetVolume()), nil
 }
 
-// request returns the request without secrets and topology.
+// request returns the request, without secrets and topology.
 func (v *provisioner) request(f facts) (*csi.CreateVolumeRequest, error) {
 	claim := v.options.PVC
 	required, err := volume.RequestedBytes(claim)
@@ -108,8 +108,8 @@ func (v *provisioner) request(f facts) (*csi.CreateVolumeRequest, error) {
 	}, nil
 }
 
-// content returns what the volume is to be made of. A data source that is no volume or snapshot of this driver is refused: nobody may
-// get an empty volume for a copy.
+// content returns the content source of the volume. It refuses a data source that is neither a volume nor a snapshot of
+// this driver: the user must not get an empty volume in place of a copy.
 func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 	spec := v.options.PVC.Spec
 	if v.options.Snapshot != nil {
@@ -133,7 +133,7 @@ func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 	}}, nil
 }
 
-// check reports whether the driver made what it was asked for.
+// check returns an error if the driver's volume differs from the request.
 func (v *provisioner) check(request *csi.CreateVolumeRequest, made *csi.Volume) error {
 	if err := v.plugin.checkHandle(made.GetVolumeId()); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (v *provisioner) persistentVolume(request *csi.CreateVolumeRequest, made *c
 	return pv
 }
 
-// deleter deletes one volume. It is nowhere on this node, and so it has no path.
+// deleter deletes one volume. The volume has no path on this node.
 type deleter struct {
 	volume.MetricsNil
 
@@ -203,10 +203,11 @@ func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	return &deleter{plugin: p, src: src}, nil
 }
 
-// GetPath implements [volume.Volume]: a volume that is deleted is set up nowhere.
+// GetPath implements [volume.Volume]. It is empty: a deleted volume is not set up.
 func (d *deleter) GetPath() string { return "" }
 
-// Delete implements [volume.Deleter]. A volume that is on record at a path of this node is in use, whatever the driver would say.
+// Delete implements [volume.Deleter]. A volume with a recorded path on this node is in use: Delete then does not call
+// the driver.
 func (d *deleter) Delete(ctx context.Context) error {
 	p, id := d.plugin, d.src.csi.VolumeHandle
 	used, err := p.node.points.records.all(func(r record) bool { return r.VolumeID == id })

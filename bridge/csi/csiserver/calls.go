@@ -19,13 +19,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// maxRequest is how many bytes a request may have. All maps of one at their limits are a third of it.
+// maxRequest is the largest size of a request in bytes. All maps of one request, at their limits, take a third of it.
 const maxRequest = 64 << 10
 
-// maxCalls is how many calls are served at a time on one connection; the others wait there.
+// maxCalls is the number of concurrent calls on one connection. Further calls wait in gRPC.
 const maxCalls = 256
 
-// calls are those that are under way, so that Run can say which ones have not ended.
+// calls are the running calls. Run names those that have not ended.
 type calls struct {
 	mu      sync.Mutex
 	running map[string]int
@@ -52,7 +52,7 @@ func (c *calls) end(method string) {
 	c.all.Done()
 }
 
-// String lists the calls that are under way.
+// String lists the running calls.
 func (c *calls) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *calls) String() string {
 	return strings.Join(names, ", ")
 }
 
-// interceptor is around every call.
+// interceptor wraps every call.
 type interceptor struct {
 	calls   *calls
 	plugin  string // its name
@@ -72,8 +72,8 @@ type interceptor struct {
 	logger  *slog.Logger
 }
 
-// intercept checks the request's sizes, bounds the time, turns a panic into an error, and what the
-// plugin returns into what the specification knows.
+// intercept checks the sizes of the request and bounds the call's time. It turns a panic into an error, and errors of
+// the plugin into errors of the specification.
 func (i *interceptor) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
 	i.calls.begin(method)
@@ -95,14 +95,14 @@ func (i *interceptor) intercept(ctx context.Context, request any, info *grpc.Una
 	return response, err
 }
 
-// guarded turns a panic into an error, and takes out of errors what only the plugin knows to be secret.
+// guarded turns a panic into an error, and removes from errors the values that only the plugin knows to be secret.
 func (i *interceptor) guarded(ctx context.Context, method string, request proto.Message, handler grpc.UnaryHandler) (response any, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			value = csispec.Secrets(request).RedactPanic(hidden(request).RedactPanic(value))
 			response, err = nil, &volume.PanicError{Plugin: i.plugin, Call: method, Value: value}
 			if strings.HasPrefix(method, "Create") {
-				err = volume.Uncertain(err) // What was to be made may be there, and its record stays.
+				err = volume.Uncertain(err) // The object may exist, and its record stays.
 			}
 		}
 	}()
@@ -113,7 +113,7 @@ func (i *interceptor) guarded(ctx context.Context, method string, request proto.
 	return response, nil
 }
 
-// log tells of calls that change something, and of failures.
+// log logs failures, and calls that change something.
 func (i *interceptor) log(ctx context.Context, method string, request proto.Message, took time.Duration, err error) {
 	level := slog.LevelInfo
 	switch {

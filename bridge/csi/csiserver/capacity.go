@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// GetCapacity says how much the plugin can still make. It is zero for a topology that this node is not in, and for capabilities that
-// no volume of the plugin has.
+// GetCapacity returns the plugin's free capacity. It is zero for a topology without this node, and for capabilities
+// that no volume of the plugin has.
 func (c *controller) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	plugin, ok := c.plugin.(volume.VolumePluginWithCapacity)
 	if !ok || !c.can.Has(volume.CapCapacity) {
@@ -30,7 +30,7 @@ func (c *controller) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest)
 	if err != nil {
 		return nil, err
 	}
-	if capacity.Available == nil { // The response has no word for unknown, and zero would be wrong.
+	if capacity.Available == nil { // The response has no value for unknown, and zero would be wrong.
 		return nil, status.Error(codes.Unavailable, "the plugin does not know how much is available")
 	}
 	return &csi.GetCapacityResponse{
@@ -39,8 +39,8 @@ func (c *controller) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest)
 	}, nil
 }
 
-// servesAll reports whether the plugin can serve volumes with all of these capabilities. An access mode that is UNKNOWN is not looked
-// at: a caller that asks for a class has no volume whose mode it could give.
+// servesAll reports whether the plugin can serve volumes with all of these capabilities. It ignores the access mode
+// UNKNOWN: a client that asks for the capacity of a class has no volume, and so no access mode.
 func (c *controller) servesAll(capabilities []*csi.VolumeCapability) (bool, error) {
 	for _, each := range capabilities {
 		if each.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_UNKNOWN {
@@ -57,7 +57,7 @@ func (c *controller) servesAll(capabilities []*csi.VolumeCapability) (bool, erro
 	return true, nil
 }
 
-// sizeOf returns a size as the specification has it; nil is unknown.
+// sizeOf returns a size in the type of the specification; nil is unknown.
 func sizeOf(q *resource.Quantity) *wrapperspb.Int64Value {
 	if q == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ControllerModifyVolume changes attributes of a volume that was made, also while it is in use.
+// ControllerModifyVolume changes attributes of an existing volume. The volume may be in use.
 func (c *controller) ControllerModifyVolume(
 	ctx context.Context, r *csi.ControllerModifyVolumeRequest,
 ) (*csi.ControllerModifyVolumeResponse, error) {
@@ -48,7 +48,7 @@ func (s *volumes) modify(ctx context.Context, id string, parameters map[string]s
 	case errors.Is(err, fs.ErrNotExist):
 		return status.Errorf(codes.NotFound, "volume %s: %v", volume.Quote(id), err)
 	case errors.Is(err, volume.ErrInfeasible):
-		return status.Error(codes.InvalidArgument, err.Error()) // as the specification has it for this call
+		return status.Error(codes.InvalidArgument, err.Error()) // the code that the specification requires for this call
 	}
 	return err
 }

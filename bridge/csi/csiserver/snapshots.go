@@ -18,7 +18,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// snapshots are the calls of the controller service for snapshots.
+// snapshots serves the calls of the controller service for snapshots.
 type snapshots struct {
 	*resolved
 
@@ -26,12 +26,12 @@ type snapshots struct {
 	state *stateRecords
 }
 
-// checkSnapshotID refuses an id that is missing or that no snapshot can have.
+// checkSnapshotID refuses a missing or an invalid id.
 func checkSnapshotID(id string) error {
 	return csispec.CheckID("snapshot_id", id, csispec.MaxString)
 }
 
-// snapshotter returns the plugin, if it makes snapshots.
+// snapshotter returns the plugin if it supports snapshots.
 func (s *resolved) snapshotter(call string) (volume.SnapshottableVolumePlugin, error) {
 	plugin, ok := s.plugin.(volume.SnapshottableVolumePlugin)
 	if !ok || !s.makes() || !s.can.Has(volume.CapSnapshot) {
@@ -40,7 +40,7 @@ func (s *resolved) snapshotter(call string) (volume.SnapshottableVolumePlugin, e
 	return plugin, nil
 }
 
-// CreateSnapshot makes a snapshot, once for each name.
+// CreateSnapshot creates one snapshot for each name.
 func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	plugin, err := s.snapshotter("CreateSnapshot")
 	if err != nil {
@@ -67,11 +67,11 @@ func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReq
 	return &csi.CreateSnapshotResponse{Snapshot: made}, nil
 }
 
-// create makes the snapshot, or returns the one that was made as it is now.
+// create creates the snapshot, or returns the present state of an existing one.
 func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolumePlugin, r *csi.CreateSnapshotRequest) (volume.Snapshot, error) {
 	record, known := s.state.snapshots.get(r.GetName())
 	if known && record.Step == deleting {
-		// A caller that has forgotten it knows no id to delete it by.
+		// A caller without this record knows no id with which to delete the snapshot.
 		if err := s.remove(ctx, plugin, record.Told.Handle); err != nil {
 			return volume.Snapshot{}, err
 		}
@@ -81,7 +81,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 	case known && record.Source != r.GetSourceVolumeId():
 		return volume.Snapshot{}, &volume.SnapshotSourceError{Name: record.Name, Has: []string{record.Source}, Wanted: []string{r.GetSourceVolumeId()}}
 	case known && record.Step == made:
-		// It is not made again if it is gone: that would be another moment under its name.
+		// A vanished snapshot is not created again: the name would stand for another moment.
 		if told, err := plugin.GetSnapshot(ctx, record.Told.Handle); !errors.Is(err, volume.ErrUnsupported) {
 			return told, err
 		}
@@ -112,7 +112,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 	return told, nil
 }
 
-// take asks the plugin for the snapshot, by a name that is the same for the same request.
+// take calls the plugin. The same request has the same snapshot name.
 func (s *snapshots) take(
 	ctx context.Context, plugin volume.SnapshottableVolumePlugin, record snapshotRecord, parameters map[string]string,
 ) (volume.Snapshot, error) {
@@ -131,8 +131,8 @@ func (s *snapshots) take(
 	return told, volume.Uncertain(errors.Join(err, checkSnapshotID(told.Handle)))
 }
 
-// notMade removes the record of what was not made, by an error that speaks of all attempts, or of the first. Of what may be there the
-// record stays.
+// notMade removes the record of an object that does not exist. err must be about all attempts, or about the first. If
+// err is uncertain, the object may exist, and the record stays.
 func notMade[T any](s *resolved, records *table[T], name string, err error) error {
 	if outcome.IsUncertain(err) {
 		return err
@@ -143,13 +143,14 @@ func notMade[T any](s *resolved, records *table[T], name string, err error) erro
 	return err
 }
 
-// mayBeThere is the error of an attempt that says nothing of an earlier one, which may have made what is asked for: a caller must not
-// take it for the last word.
+// mayBeThere makes an error uncertain. The error is about the last attempt only: an earlier one may have created the
+// object, so the caller must repeat the call.
 func mayBeThere(err error) error {
 	return volume.Uncertain(fmt.Errorf("%w (an earlier attempt may have made it: repeat the call)", err))
 }
 
-// DeleteSnapshot deletes a snapshot, by whomever it was made: its id is the plugin's own. One that is not there is no error.
+// DeleteSnapshot deletes a snapshot of this server or a foreign one: its id is the plugin's own. A missing snapshot is
+// no error.
 func (s *snapshots) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	plugin, err := s.snapshotter("DeleteSnapshot")
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *snapshots) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReq
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// remove is delete with the lock of the id. Its caller has that of the name, where there is a record.
+// remove is delete under the lock of the id. If there is a record, the caller holds the lock of its name.
 func (s *snapshots) remove(ctx context.Context, plugin volume.SnapshottableVolumePlugin, id string) error {
 	return s.locks.exclusively(ctx, snapshotIDLock(id), func() error { return s.delete(ctx, plugin, id) })
 }
@@ -191,7 +192,7 @@ func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolum
 		err = errors.Join(err, s.state.snapshots.put(record.Name, record))
 	}
 	if errors.Is(err, volume.ErrInfeasible) && outcome.ClassOf(err) == outcome.Final {
-		return status.Error(codes.InvalidArgument, err.Error()) // as the specification has it for a snapshot of a group
+		return status.Error(codes.InvalidArgument, err.Error()) // the code that the specification requires for a snapshot of a group
 	}
 	if err != nil || !known {
 		return err
@@ -202,12 +203,12 @@ func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolum
 	return nil
 }
 
-// leftAlone reports whether an error of a deletion says that this call deleted nothing. An earlier one may have.
+// leftAlone reports whether err says that this call deleted nothing. An earlier call may have deleted something.
 func leftAlone(err error) bool {
 	return refused(err) || errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err)
 }
 
-// GetSnapshot returns a snapshot as it is now.
+// GetSnapshot returns the present state of a snapshot.
 func (s *snapshots) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
 	if _, err := s.snapshotter("GetSnapshot"); err != nil {
 		return nil, err
@@ -225,8 +226,8 @@ func (s *snapshots) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) 
 	return &csi.GetSnapshotResponse{Snapshot: s.message(told)}, nil
 }
 
-// look returns what the plugin says of a snapshot, or what it has said where it cannot look one up. One that is not there is an error
-// that matches [volume.ErrNotFound].
+// look returns the plugin's present state of a snapshot, or the recorded state if the plugin cannot look snapshots up.
+// If the snapshot is missing, the error matches [volume.ErrNotFound].
 func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error) {
 	plugin, err := s.snapshotter("GetSnapshot")
 	if err != nil {
@@ -242,7 +243,8 @@ func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error
 	return s.find(ctx, func(told volume.Snapshot) bool { return told.Handle == id }, err)
 }
 
-// find returns the one snapshot of the plugin's list for which is holds. A plugin without a list has unknown.
+// find returns the snapshot in the plugin's list for which is returns true. If the plugin has no list, it returns the
+// error unknown.
 func (s *snapshots) find(ctx context.Context, is func(volume.Snapshot) bool, unknown error) (volume.Snapshot, error) {
 	lister, ok := s.plugin.(volume.SnapshotLister)
 	if !ok || !s.can.Has(volume.CapListSnapshots) {
@@ -258,7 +260,7 @@ func (s *snapshots) find(ctx context.Context, is func(volume.Snapshot) bool, unk
 	return volume.Snapshot{}, fmt.Errorf("there is no such snapshot: %w", volume.ErrNotFound)
 }
 
-// ListSnapshots returns the snapshots that the plugin has, by whomever they were made, in the order of their ids.
+// ListSnapshots returns all snapshots of the plugin, foreign ones too, sorted by id.
 func (s *snapshots) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	lister, ok := s.plugin.(volume.SnapshotLister)
 	if !ok || !s.makes() || !s.can.Has(volume.CapListSnapshots) {
@@ -307,11 +309,11 @@ func (s *snapshots) list(ctx context.Context, lister volume.SnapshotLister, id s
 	return []volume.Snapshot{told}, nil
 }
 
-// message is what the caller is told of a snapshot.
+// message converts a snapshot for the client.
 func (s *snapshots) message(told volume.Snapshot) *csi.Snapshot { return s.origins().message(told) }
 
-// origins are the ids of the volumes of which snapshots were made: by the snapshots on record, and by the plugin's names of the volumes
-// on record.
+// origins are the ids of snapshots' source volumes: from the recorded snapshots, and from the plugin's names of the
+// recorded volumes.
 type origins struct{ bySnapshot, byName map[string]string }
 
 func (s *snapshots) origins() origins {
@@ -330,7 +332,7 @@ func (s *snapshots) origins() origins {
 	return o
 }
 
-// message says of a volume that is not on record what the plugin says.
+// message returns the plugin's name for a volume without a record.
 func (o origins) message(told volume.Snapshot) *csi.Snapshot {
 	source, ok := o.bySnapshot[told.Handle]
 	if !ok {

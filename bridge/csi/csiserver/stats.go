@@ -13,14 +13,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// place is where a volume is on this node.
+// place is a path at which a volume is staged or published on this node.
 type place struct {
 	staging staging
-	// publication is nil at a staging path.
+	// publication is nil for a staging path.
 	publication *publication
 }
 
-// placeOf finds a volume by a path at which it was staged or published.
+// placeOf finds a volume by its staging or target path.
 func (n *node) placeOf(id, path string) (place, error) {
 	if err := checkVolumeID(id); err != nil {
 		return place{}, err
@@ -51,7 +51,7 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 	return &csi.NodeGetVolumeStatsResponse{Usage: usageOf(measured)}, nil
 }
 
-// measure asks the plugin, or else the filesystem that the volume is on.
+// measure returns the stats of the plugin or, without them, of the volume's filesystem.
 func (n *node) measure(ctx context.Context, at place) (*volume.Metrics, error) {
 	switch {
 	case at.publication != nil && at.publication.Capability.Block:
@@ -84,7 +84,7 @@ func usageOf(m *volume.Metrics) []*csi.VolumeUsage {
 	return []*csi.VolumeUsage{bytes, inodes}
 }
 
-// value is 0 where a quantity is not known, as the specification has it.
+// value returns 0 for an unknown quantity, as the specification requires.
 func value(q *resource.Quantity) int64 {
 	if q == nil {
 		return 0
@@ -92,7 +92,7 @@ func value(q *resource.Quantity) int64 {
 	return q.Value()
 }
 
-// NodeExpandVolume makes a filesystem as large as its storage.
+// NodeExpandVolume expands a filesystem to the size of its storage.
 func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	plugin, ok := n.plugin.(volume.NodeExpandableVolumePlugin)
 	if !ok || !n.can.Has(volume.CapNodeExpand) {

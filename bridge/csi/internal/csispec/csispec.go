@@ -1,8 +1,8 @@
-// Package csispec is what the specification of CSI says of all messages, whoever sends them: how long a field may be, what a name is
-// made of, and which fields hold secrets. A driver that is served is held to it, and so is a driver that is used.
+// Package csispec has the rules of the CSI specification for all messages: the limits of fields, the syntax of names,
+// and which fields hold secrets. The bridges check both what they serve and what a driver returns.
 //
-// It knows fields by their descriptors, so that it needs no list of messages: a field that a newer specification adds has the
-// general limits, and is a secret where the specification marks it.
+// It reads the fields' descriptors, so it needs no list of messages. A field of a newer specification has the general
+// limits, and is secret if the specification marks it so.
 package csispec
 
 import (
@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// MaxString is how long a string may be, in bytes, where its field says nothing else.
+	// MaxString is the largest length of a string in bytes, if its field has no other limit.
 	MaxString = 128
-	// MaxMap is how many bytes the keys and values of a map may have together. Mount flags have the same limit.
+	// MaxMap is the largest total size of the keys and values of a map, in bytes. Mount flags have the same limit.
 	MaxMap = 4 << 10
-	// MaxNodeID is how long a node's id may be, in bytes.
+	// MaxNodeID is the largest length of a node's id, in bytes.
 	MaxNodeID = 256
-	// MaxPath is how long a path may be, in bytes: as long as Linux takes.
+	// MaxPath is the largest length of a path in bytes: that of Linux.
 	MaxPath = 4095
 
 	maxDriverName = 63
 )
 
-// CheckDriverName reports whether name can be that of a driver: at most 63 letters, digits, '-' and '.', the first and the last
-// a letter or a digit. The error matches [volume.ErrInvalid].
+// CheckDriverName returns an error unless name is a valid driver name: at most 63 letters, digits, '-' and '.', the
+// first and the last a letter or a digit. The error matches [volume.ErrInvalid].
 func CheckDriverName(name string) error {
 	why := ""
 	switch {
@@ -45,11 +45,12 @@ func CheckDriverName(name string) error {
 	return refuse("driver name", name, why)
 }
 
-// CheckName reports whether name can be that of a new volume or snapshot. The error matches [volume.ErrInvalid].
+// CheckName returns an error unless name is a valid name of a new volume or snapshot. The error matches
+// [volume.ErrInvalid].
 func CheckName(name string) error { return CheckID("name", name, MaxString) }
 
-// CheckID reports whether id, of the kind what, can be in a message: not empty, at most limit bytes, UTF-8 without control
-// characters but for blanks. The error matches [volume.ErrInvalid].
+// CheckID returns an error unless id is valid in a message: not empty, at most limit bytes, UTF-8 without control
+// characters except blanks. what names the kind of id in the error, which matches [volume.ErrInvalid].
 func CheckID(what, id string, limit int) error {
 	why := ""
 	switch {
@@ -76,7 +77,7 @@ func alphanumeric(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 }
 
-// banned are the control characters but for tab, newline and carriage return.
+// banned are the control characters except tab, newline and carriage return.
 func banned(r rune) bool {
 	return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r >= 0x7f && r <= 0x9f
 }

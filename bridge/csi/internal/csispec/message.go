@@ -12,11 +12,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// CheckSizes reports whether every string and map of the message has a size that the specification allows. The error names the
-// field, not its value, and matches [volume.ErrInvalid].
+// CheckSizes returns an error unless every string and map of the message keeps the limits of the specification. The
+// error names the field, not its value, and matches [volume.ErrInvalid].
 func CheckSizes(message proto.Message) error { return CheckSizesUpTo(message, MaxString) }
 
-// CheckSizesUpTo is [CheckSizes] for a sender that is known to make longer strings than the specification allows.
+// CheckSizesUpTo is [CheckSizes] with another general limit of strings, for a sender of longer strings.
 func CheckSizesUpTo(message proto.Message, maxString int) error {
 	var err error
 	walk(message.ProtoReflect(), func(_ protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
@@ -27,7 +27,7 @@ func CheckSizesUpTo(message proto.Message, maxString int) error {
 	return err
 }
 
-// longer returns maxString for a field that has the general limit of strings.
+// longer returns maxString for a field with the general limit of strings.
 func longer(limit, maxString int) int {
 	if limit == MaxString {
 		return maxString
@@ -35,7 +35,7 @@ func longer(limit, maxString int) int {
 	return limit
 }
 
-// measure returns the size of a field, and how large it may be; 0 and 0 for a field that has no limit.
+// measure returns the size of a field and its limit; 0 and 0 for a field without a limit.
 func measure(field protoreflect.FieldDescriptor, value protoreflect.Value) (size, limit int) {
 	switch {
 	case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
@@ -66,17 +66,18 @@ func limitOf(field protoreflect.Name) int {
 		return MaxPath
 	case "node_id", "published_node_ids":
 		return MaxNodeID
-	case "message": // For people. The size of the whole message bounds it.
+	case "message": // Text for people. Only the size of the whole message bounds it.
 		return MaxMap
 	}
 	return MaxString
 }
 
-// TokensKey is the key under which Kubernetes gives tokens of service accounts to a driver, in the volume's context or in the secrets. In
-// either its value is a secret.
+// TokensKey is the key of Kubernetes' service account tokens, in the volume context or in the secrets. In both, the
+// value is secret.
 const TokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// Secrets returns the values of all fields that the specification marks as secret, and tokens, to be taken out of errors and logs.
+// Secrets returns the values of all fields that the specification marks as secret, and the tokens. Remove them from
+// errors and logs.
 func Secrets(message proto.Message) volume.Secrets {
 	var values []string
 	walk(message.ProtoReflect(), func(_ protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
@@ -99,7 +100,7 @@ func Secrets(message proto.Message) volume.Secrets {
 	return volume.NewSecrets(values...)
 }
 
-// isText reports whether a field, or each value of it, is a string.
+// isText reports whether a field, or each of its values, is a string.
 func isText(field protoreflect.FieldDescriptor) bool {
 	if field.IsMap() {
 		field = field.MapValue()
@@ -107,7 +108,8 @@ func isText(field protoreflect.FieldDescriptor) bool {
 	return field.Kind() == protoreflect.StringKind
 }
 
-// tokensIn returns the tokens in what Kubernetes makes of them, a JSON object by audience. A text that is none is a secret as a whole.
+// tokensIn returns the tokens in Kubernetes' JSON object, which has them by audience. If the text is not such an
+// object, the whole text is secret.
 func tokensIn(text string) []string {
 	var byAudience map[string]struct {
 		Token string `json:"token"`
@@ -122,14 +124,14 @@ func tokensIn(text string) []string {
 	return tokens
 }
 
-// Stripped is a message that prints without its secrets. Nothing is done before it is printed.
+// Stripped prints a message without its secrets. It does no work before it is printed.
 type Stripped struct {
-	// Message is what is printed; it is not changed.
+	// Message is the message to print; it is not changed.
 	Message proto.Message
 }
 
-// String returns the message in one line. A map of secrets has [volume.Redacted] in the place of each value; a secret of any other
-// type is left out.
+// String returns the message in one line. It prints [volume.Redacted] for each value of a map of secrets, and omits
+// other secrets.
 func (s Stripped) String() string {
 	if s.Message == nil {
 		return ""
@@ -161,7 +163,7 @@ func secret(field protoreflect.FieldDescriptor) bool {
 	return marked
 }
 
-// walk calls visit for each field that is set in message and in the messages within, with the message that has it.
+// walk calls visit for each field that is set in message and in nested messages, together with its message.
 func walk(message protoreflect.Message, visit func(protoreflect.Message, protoreflect.FieldDescriptor, protoreflect.Value)) {
 	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		visit(message, field, value)

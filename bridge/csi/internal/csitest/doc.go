@@ -1,7 +1,7 @@
 // Package csitest runs csi-sanity, the test suite of the specification, against the socket of a driver. It is for tests.
 //
-// csi-sanity can run once in a process. So each run is a process of its own: the test binary, started again. The first line of its
-// TestMain sees that:
+// csi-sanity can run only once in a process. So each run starts the test binary again. The first line of its TestMain
+// detects that:
 //
 //	func TestMain(m *testing.M) {
 //		csitest.Main()

@@ -14,35 +14,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Run says how csi-sanity is run.
+// Run configures a run of csi-sanity.
 type Run struct {
-	// Socket is the absolute path of the driver's.
+	// Socket is the absolute path of the driver's socket.
 	Socket string
 	// Dir is an absolute directory for target and staging paths.
 	Dir string
-	// Block asks for block volumes.
+	// Block selects block volumes.
 	Block bool
-	// AttachLimit has more volumes attached than the node can have.
+	// AttachLimit adds the specs that attach more volumes than the node can have.
 	AttachLimit bool
-	// Size and ExpandedSize are those of volumes, in bytes.
+	// Size and ExpandedSize are the sizes of volumes, in bytes.
 	Size, ExpandedSize int64
-	// Parameters are those of volumes.
+	// Parameters are the class parameters of volumes.
 	Parameters map[string]string
 }
 
-// Result is what became of the specs.
+// Result has the results of the specs.
 type Result struct {
 	Passed int
-	// Failed has the text and the failure of each.
+	// Failed has the text and the failure of each failed spec.
 	Failed []string
-	// Skipped has the texts of those that were skipped.
+	// Skipped has the texts of the skipped specs.
 	Skipped []string
 }
 
-// envRun holds the Run, in the process that runs csi-sanity.
+// envRun is the environment variable with the Run, in the process that runs csi-sanity.
 const envRun = "VOLUMEKIT_CSI_SANITY"
 
-// Main does nothing in the test binary, and never returns in the process that [Sanity] makes of it. Call it first in TestMain.
+// Main does nothing in the test binary. In the process that [Sanity] starts, it runs csi-sanity and never returns. Call
+// it first in TestMain.
 func Main() {
 	encoded, ok := os.LookupEnv(envRun)
 	if !ok {
@@ -70,13 +71,13 @@ func (r Run) config() sanity.TestConfig {
 	return config
 }
 
-// Sanity runs csi-sanity, without the specs of services for which the word in absent stands.
+// Sanity runs csi-sanity. It skips the specs of services whose names are in absent.
 func Sanity(t *testing.T, run Run) Result {
 	t.Helper()
 	encoded, err := json.Marshal(run)
 	require.NoError(t, err)
 	report := filepath.Join(run.Dir, "report.json")
-	// The path of the binary may not be there in the mount namespace of the test.
+	// The binary's path may not exist in the mount namespace of the test.
 	command := exec.CommandContext(t.Context(), "/proc/self/exe", "-ginkgo.json-report="+report, "-ginkgo.succinct", "-ginkgo.no-color")
 	command.Env = append(os.Environ(), envRun+"="+string(encoded))
 	output, err := command.CombinedOutput()
@@ -88,7 +89,7 @@ func Sanity(t *testing.T, run Run) Result {
 	return result
 }
 
-// read reads what ginkgo reports.
+// read reads ginkgo's report.
 func read(path string) (Result, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

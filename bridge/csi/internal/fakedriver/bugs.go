@@ -10,13 +10,13 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// Bug is one mistake of a driver that costs somebody their data, or shows it to others. csi-sanity finds none of them.
+// Bug is a bug of a driver that loses a user's data or exposes it to others. csi-sanity finds none of these bugs.
 type Bug uint8
 
 // The bugs.
 const (
 	NoBug Bug = iota
-	// IgnoresReadOnly publishes for writing what is to be read alone.
+	// IgnoresReadOnly publishes read-only volumes writable.
 	IgnoresReadOnly
 	// NeverMounts makes a directory at the target.
 	NeverMounts
@@ -26,21 +26,21 @@ const (
 	WipesAtPublish
 	// StacksMounts mounts again at each call.
 	StacksMounts
-	// UnmountsLazily takes away a volume in which a file is open.
+	// UnmountsLazily unmounts a volume that has an open file.
 	UnmountsLazily
-	// ClonesNothing says that an empty volume is a copy.
+	// ClonesNothing reports an empty volume as a copy.
 	ClonesNothing
-	// LeavesTheStorage deletes a volume by word alone.
+	// LeavesTheStorage reports a volume as deleted and keeps its storage.
 	LeavesTheStorage
-	// MeasuresNothing says 0 of everything.
+	// MeasuresNothing reports 0 for every quantity.
 	MeasuresNothing
-	// ForgetsAtRestart knows of no volume when it is started again.
+	// ForgetsAtRestart forgets all volumes at a restart.
 	ForgetsAtRestart
-	// NoLock lets two calls for one volume overlap: both find that its tmpfs is missing, and both mount one.
+	// NoLock has no lock per volume: two concurrent calls both find the tmpfs of a volume missing, and both mount one.
 	NoLock
 )
 
-// String says what goes wrong.
+// String describes the bug.
 func (b Bug) String() string {
 	return [...]string{
 		"none", "ignores read-only", "publishes without a mount", "all volumes share one directory", "wipes data at each publish",
@@ -49,7 +49,7 @@ func (b Bug) String() string {
 	}[b]
 }
 
-// Kill is what a kill and a start do to what the driver keeps in memory, without an end to its connections.
+// Kill resets the driver's memory, as a kill and a restart do. Its connections stay open.
 func (d *Driver) Kill() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,10 +58,10 @@ func (d *Driver) Kill() {
 	}
 }
 
-// has is called with the lock held.
+// The caller holds the lock.
 func (d *Driver) has(b Bug) bool { return d.options.Bug == b }
 
-// source is the directory that is published, as the bugs have it. It is called with the lock held.
+// source returns the directory to publish, with the effect of the bugs. The caller holds the lock.
 func (d *Driver) source(ctx context.Context, v *Volume) (string, error) {
 	if d.options.Memory {
 		return d.path(v.ID), d.mountMemory(ctx, d.path(v.ID))
@@ -76,8 +76,8 @@ func (d *Driver) source(ctx context.Context, v *Volume) (string, error) {
 	}
 }
 
-// mountMemory mounts the tmpfs of a volume unless it is mounted. It is called with the lock held, which a driver without a lock for a
-// volume lets go meanwhile.
+// mountMemory mounts the tmpfs of a volume unless it is mounted. The caller holds the lock. With [NoLock], mountMemory
+// releases it meanwhile.
 func (d *Driver) mountMemory(ctx context.Context, path string) error {
 	if d.has(NoLock) {
 		d.mu.Unlock()
@@ -106,7 +106,7 @@ func (d *Driver) empty(id string) error {
 	return err
 }
 
-// fill copies the volume or the snapshot that a new volume is to be a copy of. It is called with the lock held.
+// fill copies the content source into a new volume. The caller holds the lock.
 func (d *Driver) fill(v *Volume, r *csi.CreateVolumeRequest) error {
 	if snapshot := r.GetVolumeContentSource().GetSnapshot(); snapshot != nil {
 		return d.restore(v, snapshot.GetSnapshotId())

@@ -38,7 +38,7 @@ func (c Connection) Invoke(ctx context.Context, method string, request, answer a
 	return merge(answer, got)
 }
 
-// merge copies a message, as one that has crossed a socket.
+// merge copies a message, as a socket does.
 func merge(into, from any) error {
 	to, ok := into.(proto.Message)
 	message, both := from.(proto.Message)
@@ -49,7 +49,7 @@ func merge(into, from any) error {
 	return nil
 }
 
-// callNamed returns what handles the calls of a method; nil if there is none.
+// callNamed returns the handler of a method; nil if there is none.
 func callNamed(name string) grpc.MethodHandler {
 	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.GroupController_ServiceDesc, csi.Node_ServiceDesc} {
 		for _, m := range service.Methods {
@@ -66,7 +66,7 @@ func (Connection) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.C
 	return nil, status.Error(codes.Unimplemented, "the driver has no streams")
 }
 
-// GetState says that the connection is open.
+// GetState reports that the connection is open.
 func (Connection) GetState() connectivity.State { return connectivity.Ready }
 
 // Close does nothing.

@@ -1,11 +1,11 @@
-// Package fakedriver is a CSI driver for tests: it serves a socket, keeps volumes as directories, stages and publishes them by bind
-// mounts, and does wrong what it is told to do wrong.
+// Package fakedriver is a CSI driver for tests. It serves a socket and keeps volumes as directories. It stages and
+// publishes them with bind mounts. Tests plan its faults.
 //
 //	d := fakedriver.New(fakedriver.Options{Dir: dir})
 //	stop, err := d.Serve(socket)
 //	d.Plan("NodePublishVolume", fakedriver.Fault{Code: codes.DeadlineExceeded, After: true})
 //
-// Its volumes and its word about them outlive Serve, as a driver's storage outlives its process.
+// Its volumes and its planned faults outlive Serve, as a driver's storage outlives its process.
 package fakedriver
 
 import (
@@ -30,42 +30,42 @@ import (
 // Name is the name of the driver unless Options say otherwise.
 const Name = "fake.csi.example.com"
 
-// Parameter is the one parameter of a class that the driver knows.
+// Parameter is the only class parameter of the driver.
 const Parameter = "colour"
 
-// deviceSuffix ends the name of the file that stands for a volume's device.
+// deviceSuffix ends the name of the file that substitutes for a volume's device.
 const deviceSuffix = ".device"
 
-// Options says what driver it is. The zero value of all but Dir is a driver that can do everything.
+// Options configures the driver. Only Dir is required. Without other options, the driver supports everything.
 type Options struct {
-	// Dir is where the volumes are.
+	// Dir is the directory of the volumes.
 	Dir string
 	// Name is the driver's name.
 	Name string
-	// NodeID is what it calls this node; empty means "fake-node".
+	// NodeID is the driver's id of this node; empty means "fake-node".
 	NodeID string
 	// Services are the plugin's capabilities; nil means the controller service.
 	Services []csi.PluginCapability_Service_Type
-	// Controller and Node are the calls that it has; nil means all that are here.
+	// Controller and Node are the calls that it supports; nil means all that are implemented here.
 	Controller []csi.ControllerServiceCapability_RPC_Type
 	Node       []csi.NodeServiceCapability_RPC_Type
-	// Topology is where this node is.
+	// Topology is the topology of this node.
 	Topology map[string]string
-	// MaxVolumes is how many volumes a node can have; 0 means that there is no limit.
+	// MaxVolumes is the attach limit of a node; 0 means no limit.
 	MaxVolumes int64
-	// Memory says that each volume is a tmpfs, which the driver mounts when the volume is first published.
+	// Memory makes each volume a tmpfs, which the driver mounts at the first NodePublishVolume.
 	Memory bool
-	// Mounter is what it mounts with; nil means the kernel's.
+	// Mounter makes the driver's mounts; nil means the kernel's.
 	Mounter mount.Interface
-	// Group are the calls of its group controller service, which is there if Services say so.
+	// Group are the calls of its group controller service, if Services has that service.
 	Group []csi.GroupControllerServiceCapability_RPC_Type
-	// NeverReady says that no snapshot becomes ready to use.
+	// NeverReady keeps every snapshot not ready to use.
 	NeverReady bool
-	// Bug is what it always does wrong.
+	// Bug is the bug that the driver has in every call.
 	Bug Bug
 }
 
-// WithSnapshots adds the calls for snapshots and groups to those that the driver has.
+// WithSnapshots adds the calls for snapshots and groups to the driver's calls.
 func (o Options) WithSnapshots() Options {
 	o = o.complete()
 	o.Controller = append(slices.Clone(o.Controller), csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
@@ -75,56 +75,56 @@ func (o Options) WithSnapshots() Options {
 	return o
 }
 
-// WithoutGroups takes the group controller service away: nothing stops those who write while the fake makes a group.
+// WithoutGroups removes the group controller service: the fake makes a group while others can write to its volumes.
 func (o Options) WithoutGroups() Options {
 	o.Services, o.Group = []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}, nil
 	return o
 }
 
-// Fault is how a call goes wrong. The zero value is a call that goes well.
+// Fault is a planned fault of a call. The zero value is a call without a fault.
 type Fault struct {
-	// Code and Message are the answer; codes.OK means that of the call.
+	// Code and Message are the error of the answer. With codes.OK the answer is that of the call.
 	Code    codes.Code
 	Message string
-	// After has the call take its effect before it fails. A call that is held takes its effect after it was let go.
+	// After makes the call take effect before it fails. A held call takes effect after it is released.
 	After bool
-	// Hold keeps the call until it is closed, whatever becomes of its context.
+	// Hold blocks the call until the channel is closed, even if the call's context ends.
 	Hold <-chan struct{}
-	// Change changes the answer of a call that went well.
+	// Change changes the answer of a successful call.
 	Change func(answer proto.Message)
-	// Edit changes what the driver takes the request for.
+	// Edit changes the request before the driver handles it.
 	Edit func(request proto.Message)
-	// NoEffect answers as if all was well and does nothing.
+	// NoEffect makes the call report success without an effect.
 	NoEffect bool
 	// Always keeps the fault for the calls that follow.
 	Always bool
 }
 
-// Call is a call that came.
+// Call is a call that the driver received.
 type Call struct {
 	// Method is its name, such as "NodePublishVolume".
 	Method string
-	// Request is what was asked for.
+	// Request is the request of the call.
 	Request proto.Message
 }
 
 // Volume is one volume of the driver.
 type Volume struct {
-	// ID and Name are what it is called.
+	// ID and Name identify the volume.
 	ID, Name string
 	// Size is its capacity.
 	Size int64
-	// Attributes are those that it was given by mutable parameters.
+	// Attributes are its mutable parameters.
 	Attributes map[string]string
-	// Nodes are those that it is published to.
+	// Nodes are the nodes to which it is published.
 	Nodes []string
-	// Staged and Published are the paths at which it is.
+	// Staged and Published are its paths.
 	Staged, Published []string
-	// Inline says that it was made for a pod when it was published.
+	// Inline says that NodePublishVolume created it for a pod.
 	Inline bool
 }
 
-// Driver is the driver. Its methods may be called from several goroutines.
+// Driver is a fake CSI driver. Its methods may be called from several goroutines at once.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -152,7 +152,7 @@ func New(options Options) *Driver {
 	}
 }
 
-// complete returns the options with the defaults.
+// complete fills in the defaults.
 func (o Options) complete() Options {
 	if o.Name == "" {
 		o.Name = Name
@@ -192,8 +192,8 @@ func (o Options) complete() Options {
 	return o
 }
 
-// Serve listens at socket, which only its owner may write to, and answers until stop is called, which ends every call and returns
-// when nothing runs any more but calls that are held.
+// Serve listens at socket and answers calls. Only the owner of the socket may write to it. stop ends every call, and
+// returns when nothing runs but held calls.
 func (d *Driver) Serve(socket string) (stop func(), err error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -215,28 +215,28 @@ func (d *Driver) Serve(socket string) (stop func(), err error) {
 	return func() { server.Stop(); serving.Wait() }, nil
 }
 
-// Plan has the next call of a method, after those that are planned, go wrong.
+// Plan plans a fault of a method, after its faults planned before.
 func (d *Driver) Plan(method string, faults ...Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.faults[method] = append(d.faults[method], faults...)
 }
 
-// Heal takes back all that is planned.
+// Heal removes all planned faults.
 func (d *Driver) Heal() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.faults)
 }
 
-// Become changes what the driver says of itself, as an update does.
+// Become changes the driver's own description, as an update of the driver does.
 func (d *Driver) Become(change func(*Options)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(&d.options)
 }
 
-// Calls returns the methods that were called, in their order, without those that only ask.
+// Calls returns the called methods in order, without those that only read.
 func (d *Driver) Calls() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -249,14 +249,14 @@ func (d *Driver) Calls() []string {
 	return methods
 }
 
-// Total returns how many calls came, with those that only ask.
+// Total returns the number of calls, with those that only read.
 func (d *Driver) Total() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.calls)
 }
 
-// Last returns the request of the last call of a method; nil when there was none.
+// Last returns the request of the last call of a method; nil if there was none.
 func (d *Driver) Last(method string) proto.Message {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -268,7 +268,7 @@ func (d *Driver) Last(method string) proto.Message {
 	return nil
 }
 
-// Count returns how often a method was called.
+// Count returns the number of calls of a method.
 func (d *Driver) Count(method string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -281,7 +281,7 @@ func (d *Driver) Count(method string) int {
 	return count
 }
 
-// Volumes returns copies of the volumes, in the order of their ids.
+// Volumes returns copies of the volumes, sorted by id.
 func (d *Driver) Volumes() []Volume {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -291,7 +291,7 @@ func (d *Driver) Volumes() []Volume {
 		c.Nodes, c.Staged, c.Published = slices.Clone(v.Nodes), slices.Clone(v.Staged), slices.Clone(v.Published)
 		all = append(all, c)
 	}
-	// Always in the same order, or a volume could be on no page of a list.
+	// The order must not change, or a volume could be on no page of a list.
 	slices.SortFunc(all, func(a, b Volume) int { return cmp.Or(len(a.ID)-len(b.ID), cmp.Compare(a.ID, b.ID)) })
 	return all
 }
@@ -307,7 +307,7 @@ func isQuestion(request proto.Message) bool {
 	return true
 }
 
-// intercept lets a call go as it was planned.
+// intercept applies the planned fault of a call.
 func (d *Driver) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	method := filepath.Base(info.FullMethod)
 	fault := d.begin(method, request)
@@ -355,7 +355,7 @@ func (d *Driver) carryOut(ctx context.Context, request any, fault Fault, handle 
 		fault.Edit(message)
 		request = message
 	}
-	return handle(context.WithoutCancel(ctx), request) // A driver goes on when nobody waits any more.
+	return handle(context.WithoutCancel(ctx), request) // A driver completes the call even if its caller has left.
 }
 
 func emptyAnswer(request any) (any, error) {

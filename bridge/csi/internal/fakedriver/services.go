@@ -132,7 +132,7 @@ func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (
 	return &csi.DeleteVolumeResponse{}, d.erase(r.GetVolumeId())
 }
 
-// erase deletes a volume. It is called with the lock held.
+// erase deletes a volume. The caller holds the lock.
 func (d *Driver) erase(id string) error {
 	root, err := os.OpenRoot(d.options.Dir)
 	if err != nil {
@@ -235,7 +235,7 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpa
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Size, NodeExpansionRequired: true}, nil
 }
 
-// Attribute is the one mutable parameter that the driver knows.
+// Attribute is the only mutable parameter of the driver.
 const Attribute = "tier"
 
 func checkAttributes(parameters map[string]string) error {
@@ -269,7 +269,7 @@ func (d *Driver) ControllerModifyVolume(_ context.Context, r *csi.ControllerModi
 	return &csi.ControllerModifyVolumeResponse{}, nil
 }
 
-// NodeExpandVolume implements csi.NodeServer. The filesystem is as large as the one that Options.Dir is on.
+// NodeExpandVolume implements csi.NodeServer. It returns the size of the filesystem of Options.Dir.
 func (d *Driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -316,7 +316,7 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolume
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
-// volumeFor returns the volume that is to be published, and makes it first where it is a pod's own. It is called with the lock held.
+// volumeFor returns the volume to publish. It creates an inline volume first. The caller holds the lock.
 func (d *Driver) volumeFor(r *csi.NodePublishVolumeRequest) (*Volume, error) {
 	id := r.GetVolumeId()
 	if r.GetVolumeContext()["csi.storage.k8s.io/ephemeral"] != "true" || d.volumes[id] != nil {
@@ -418,7 +418,7 @@ func (d *Driver) is() Options {
 	return d.options
 }
 
-// volume is called with the lock held.
+// The caller holds the lock.
 func (d *Driver) volume(id string) (*Volume, error) {
 	v := d.volumes[id]
 	if v == nil {

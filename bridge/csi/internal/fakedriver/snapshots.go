@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Snapshots returns the ids of the snapshots, in their order.
+// Snapshots returns the sorted ids of the snapshots.
 func (d *Driver) Snapshots() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,7 +56,7 @@ func checkParameters(parameters map[string]string) error {
 	return nil
 }
 
-// take copies a volume. It is called with the lock held.
+// take copies a volume. The caller holds the lock.
 func (d *Driver) take(id, source string) (*csi.Snapshot, error) {
 	v, err := d.volume(source)
 	if err != nil {
@@ -71,14 +71,14 @@ func (d *Driver) take(id, source string) (*csi.Snapshot, error) {
 	return d.snapshots[id], nil
 }
 
-// told is what the driver says of a snapshot. It is called with the lock held.
+// told returns the driver's answer about a snapshot. The caller holds the lock.
 func (d *Driver) told(s *csi.Snapshot) *csi.Snapshot {
 	told := proto.CloneOf(s)
 	told.ReadyToUse = !d.options.NeverReady
 	return told
 }
 
-// checkSource refuses a snapshot that is not there, and a volume that is smaller. It is called with the lock held.
+// checkSource refuses a missing snapshot, and a volume smaller than its snapshot. The caller holds the lock.
 func (d *Driver) checkSource(r *csi.CreateVolumeRequest) error {
 	source := r.GetVolumeContentSource().GetSnapshot()
 	if source == nil {
@@ -94,7 +94,7 @@ func (d *Driver) checkSource(r *csi.CreateVolumeRequest) error {
 	return nil
 }
 
-// restore is called with the lock held.
+// The caller holds the lock.
 func (d *Driver) restore(v *Volume, id string) error {
 	return os.CopyFS(d.path(v.ID), os.DirFS(d.path(id)))
 }
@@ -149,7 +149,7 @@ func (d *Driver) DeleteSnapshot(_ context.Context, r *csi.DeleteSnapshotRequest)
 	return &csi.DeleteSnapshotResponse{}, d.drop(s.GetSnapshotId())
 }
 
-// drop deletes a snapshot. It is called with the lock held.
+// drop deletes a snapshot. The caller holds the lock.
 func (d *Driver) drop(id string) error {
 	root, err := os.OpenRoot(d.options.Dir)
 	if err != nil {
@@ -173,7 +173,7 @@ func (d *Driver) GroupControllerGetCapabilities(
 	return answer, nil
 }
 
-// CreateVolumeGroupSnapshot implements csi.GroupControllerServer. Nothing stops those who write meanwhile.
+// CreateVolumeGroupSnapshot implements csi.GroupControllerServer. It does not stop writers meanwhile.
 func (d *Driver) CreateVolumeGroupSnapshot(
 	_ context.Context, r *csi.CreateVolumeGroupSnapshotRequest,
 ) (*csi.CreateVolumeGroupSnapshotResponse, error) {
@@ -211,7 +211,7 @@ func (d *Driver) CreateVolumeGroupSnapshot(
 	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: d.toldGroup(made)}, nil
 }
 
-// toldGroup is called with the lock held.
+// The caller holds the lock.
 func (d *Driver) toldGroup(g *csi.VolumeGroupSnapshot) *csi.VolumeGroupSnapshot {
 	told := proto.CloneOf(g)
 	told.ReadyToUse = !d.options.NeverReady

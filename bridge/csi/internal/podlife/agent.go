@@ -28,29 +28,30 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// Stage is how far the life of the pods has come.
+// Stage is a stage in the life of the pods.
 type Stage string
 
 // The stages, in their order.
 const (
-	// First: a pod has its two volumes, a filesystem and a device, and has written to both.
+	// First: a pod has two volumes, a filesystem and a device, and has written to both.
 	First Stage = "first"
-	// Second: it is gone, and another pod reads what it has written.
+	// Second: the first pod is gone, and another pod reads its data.
 	Second Stage = "second"
-	// Grown: the claims have asked for more, and their storage is larger. The filesystem grows when it is staged again, at the latest.
+	// Grown: the claims were expanded, and so was their storage. The filesystem is expanded at the next staging at the
+	// latest.
 	Grown Stage = "grown"
-	// Saved: while the pod uses its filesystem, a snapshot and a group were made of it, and a volume of the snapshot. Drivers that make no
-	// snapshots have none.
+	// Saved: a snapshot and a group were made of the filesystem while the pod uses it, and a volume was restored from
+	// the snapshot. This stage does nothing for drivers without snapshots.
 	Saved Stage = "saved"
-	// None: no pod is there, and nothing is attached.
+	// None: there is no pod, and no volume is attached.
 	None Stage = "none"
-	// Third: another pod reads, also what was restored.
+	// Third: another pod reads all volumes, the restored one too.
 	Third Stage = "third"
 	// Deleted: pods and claims are gone.
 	Deleted Stage = "deleted"
 )
 
-// pod is the pod of a stage; empty for none.
+// pod is the name of a stage's pod; empty for none.
 func (s Stage) pod() string {
 	switch s {
 	case First, Third:
@@ -62,10 +63,10 @@ func (s Stage) pod() string {
 	return ""
 }
 
-// retry is how soon the agent tries again what has failed: a life is short.
+// retry is the short back-off of the agent.
 var retry = operationexecutor.Backoff{Initial: 5 * time.Millisecond, Max: 100 * time.Millisecond}
 
-// agent is the agent of the node, and the cluster's controllers too.
+// agent runs the manager of the node and the cluster's controllers.
 type agent struct {
 	driver  *csidriver.Driver
 	plugin  *csidriver.Plugin
@@ -75,7 +76,7 @@ type agent struct {
 	sizes   *expand.Controller
 }
 
-// liveTo brings the node to a stage. What is mounted stays.
+// liveTo brings the node to a stage. Mounted volumes stay mounted.
 func liveTo(ctx context.Context, dir string, stage Stage, driver string) error {
 	a, err := newAgent(ctx, dir, driver)
 	if err != nil {
@@ -124,7 +125,7 @@ func newAgent(ctx context.Context, dir, name string) (*agent, error) {
 	return a, err
 }
 
-// register makes the node's object and tells in it, and in its CSINode, what the driver says of the node.
+// register creates the Node and CSINode objects, with the driver's report of the node.
 func (a *agent) register(ctx context.Context) error {
 	_, err := a.store.Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}})
 	if err != nil && !errors.Is(err, store.ErrAlreadyExists) {
@@ -133,7 +134,7 @@ func (a *agent) register(ctx context.Context) error {
 	return persist(ctx, func() error { return a.driver.Register(ctx, a.store, nodeName) })
 }
 
-// persist does something again while the driver is being started.
+// persist retries do while the driver starts.
 func persist(ctx context.Context, do func() error) error {
 	for {
 		err := do()
@@ -148,7 +149,7 @@ func persist(ctx context.Context, do func() error) error {
 	}
 }
 
-// reach brings the node to a stage from whatever stage an agent before has left it in.
+// reach brings the node to a stage, from any stage of an earlier agent.
 func (a *agent) reach(ctx context.Context, stage Stage) error {
 	if stage != Deleted {
 		if err := a.createObjects(ctx); err != nil {
@@ -196,7 +197,7 @@ func (a *agent) reach(ctx context.Context, stage Stage) error {
 	return a.use(ctx, pod, stage)
 }
 
-// size is what a claim asks for first, in bytes.
+// size is the first request of a claim, in bytes.
 const size = 8 << 20
 
 // claims are the claims of the pods.
@@ -226,7 +227,7 @@ func (a *agent) createObjects(ctx context.Context) error {
 	return nil
 }
 
-// deleteObjects deletes the claims at the last stage, and waits until their volumes are deleted.
+// deleteObjects deletes the claims at the last stage, and waits until the controller has deleted their volumes.
 func (a *agent) deleteObjects(ctx context.Context, stage Stage) error {
 	if stage != Deleted {
 		return nil
@@ -249,7 +250,7 @@ func (a *agent) deleteObjects(ctx context.Context, stage Stage) error {
 	return store.WaitForNone(ctx, a.store, func(*v1.PersistentVolume) bool { return true })
 }
 
-// grow has the claims ask for twice as much, and waits until they have it.
+// grow doubles the requests of the claims, and waits until they are fulfilled.
 func (a *agent) grow(ctx context.Context) error {
 	wanted := *resource.NewQuantity(2*size, resource.BinarySI)
 	for name := range claims {
@@ -295,10 +296,10 @@ func podOf(name string) *v1.Pod {
 	return pod
 }
 
-// content is what the first pod writes into each volume.
+// content is the text that the first pod writes into each volume.
 const content = "what the workload has written"
 
-// use does what the pod's container would: the first one writes, and those after it read. The sizes are looked at too.
+// use does the work of the pod's container: the first pod writes, the others read. It checks the sizes too.
 func (a *agent) use(ctx context.Context, pod *v1.Pod, stage Stage) error {
 	given, err := a.manager.ContainerMounts(ctx, pod, "c")
 	if err != nil {

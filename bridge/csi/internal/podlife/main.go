@@ -1,5 +1,5 @@
-// Command podlife is both ends of a socket for the tests that kill them: a CSI driver, and the agent of a node that gives a pod its
-// volumes through it. Both keep what they know below one directory, so that the next process goes on.
+// Command podlife is both ends of a socket, for the tests that kill them: a CSI driver, and the agent of a node that
+// uses the driver's volumes. Both keep their state below one directory, so the next process continues.
 //
 //	podlife driver DIR         serves loop-block at DIR/csi.sock until SIGTERM
 //	podlife agent DIR STAGE [DRIVER]

@@ -14,14 +14,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// restored is the claim of the volume that is restored. annSnapshot in it is the handle of the snapshot, which is deleted before the
-// claim is.
+// restored is the claim of the restored volume. Its annotation annSnapshot is the handle of the snapshot, which is
+// deleted before the claim.
 const (
 	restored    = "restored"
 	annSnapshot = "example.com/snapshot"
 )
 
-// restores is the persistentvolume.Snapshots of a store without objects for snapshots.
+// restores is the persistentvolume.Snapshots of a store without objects of snapshots.
 type restores struct{ plugin *csidriver.Plugin }
 
 // Snapshot implements persistentvolume.Snapshots.
@@ -34,7 +34,7 @@ func (r restores) Snapshot(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	return found, r.plugin.GetPluginName(), err
 }
 
-// again does something until it is known to be done: the driver may be killed, or be busy.
+// again repeats do until it succeeds: the driver may be killed, or be busy.
 func again(ctx context.Context, do func() error) error {
 	for {
 		err := do()
@@ -49,7 +49,7 @@ func again(ctx context.Context, do func() error) error {
 	}
 }
 
-// save makes a snapshot of the filesystem in use and a volume of it. A group is made and deleted.
+// save makes a snapshot of the filesystem in use, and restores a volume from it. It also makes and deletes a group.
 func (a *agent) save(ctx context.Context) error {
 	can := volume.CapabilitiesOf(a.plugin)
 	if !can.Has(volume.CapSnapshot) {
@@ -117,7 +117,7 @@ func (a *agent) restore(ctx context.Context, like *v1.PersistentVolumeClaim, fro
 	})
 }
 
-// deleteSnapshot deletes the snapshot of the restored claim. Without the claim it was deleted before.
+// deleteSnapshot deletes the snapshot of the restored claim. If the claim is gone, the snapshot was deleted before.
 func (a *agent) deleteSnapshot(ctx context.Context) error {
 	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, a.store, v1.NamespaceDefault, restored)
 	if errors.Is(err, store.ErrNotFound) {
@@ -129,7 +129,7 @@ func (a *agent) deleteSnapshot(ctx context.Context) error {
 	return again(ctx, func() error { return a.plugin.DeleteSnapshot(ctx, claim.Annotations[annSnapshot]) })
 }
 
-// podOf returns the pod of a stage. The third has the restored volume too, where there is one.
+// podOf returns the pod of a stage. The third pod also has the restored volume, if there is one.
 func (a *agent) podOf(ctx context.Context, stage Stage) (*v1.Pod, error) {
 	pod := podOf(stage.pod())
 	if stage != Third {

@@ -1,6 +1,6 @@
-// Package registration speaks the protocol by which a driver's registrar tells kubelet of the driver: the service
-// pluginregistration.Registration on a socket in a directory that kubelet watches. Its four messages are encoded here by hand, so
-// that nothing more has to be linked.
+// Package registration implements the protocol with which a driver's registrar registers the driver with kubelet: the
+// service pluginregistration.Registration on a socket in a directory that kubelet watches. It encodes the four messages
+// itself, so it needs no further dependency.
 package registration
 
 import (
@@ -13,48 +13,48 @@ import (
 
 const service = "pluginregistration.Registration"
 
-// CSIPlugin is the type of what is registered, for a CSI driver.
+// CSIPlugin is the type of a registration of a CSI driver.
 const CSIPlugin = "CSIPlugin"
 
-// Info is what a registrar says.
+// Info is a registrar's description of its driver.
 type Info struct {
 	// Type is [CSIPlugin] for a CSI driver.
 	Type string
 	// Name is the driver's.
 	Name string
-	// Endpoint is the path of the driver's socket; empty means that of the registrar.
+	// Endpoint is the path of the driver's socket; if it is empty, the driver serves the registrar's socket.
 	Endpoint string
-	// Versions are those of CSI that the driver speaks.
+	// Versions are the driver's versions of CSI.
 	Versions []string
 }
 
-// Status is what a registrar is told.
+// Status is the result of a registration.
 type Status struct {
-	// Registered says that the driver is used.
+	// Registered is true if the driver is used.
 	Registered bool
-	// Error says why it is not.
+	// Error is the reason if it is not used.
 	Error string
 }
 
 type empty struct{}
 
-// GetInfo asks a registrar what it is for.
+// GetInfo reads a registrar's description.
 func GetInfo(ctx context.Context, conn grpc.ClientConnInterface) (Info, error) {
 	var info Info
 	err := conn.Invoke(ctx, "/"+service+"/GetInfo", &empty{}, &info, grpc.ForceCodec(codec{}))
 	return info, err
 }
 
-// Notify tells a registrar what has become of its driver.
+// Notify reports the result of the registration to a registrar.
 func Notify(ctx context.Context, conn grpc.ClientConnInterface, s Status) error {
 	return conn.Invoke(ctx, "/"+service+"/NotifyRegistrationStatus", &s, &empty{}, grpc.ForceCodec(codec{}))
 }
 
-// Registrar is the other side, for tests.
+// Registrar is the registrar's side, for tests.
 type Registrar interface {
-	// GetInfo says what is registered.
+	// GetInfo describes the driver.
 	GetInfo(ctx context.Context) (Info, error)
-	// Notify takes what has become of it.
+	// Notify receives the result of the registration.
 	Notify(ctx context.Context, s Status) error
 }
 
@@ -121,7 +121,7 @@ func appendString(b []byte, field protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), value)
 }
 
-// Unmarshal decodes one of the messages. Fields of a newer protocol are left out.
+// Unmarshal decodes one of the messages. It ignores fields of a newer protocol.
 func (codec) Unmarshal(data []byte, message any) error {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)
@@ -139,7 +139,7 @@ func (codec) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// take puts the value of a field into the message, if it is one of the message's. The value was parsed before.
+// take sets a field of the message, if the message has the field. The value was parsed before.
 func take(message any, number protowire.Number, kind protowire.Type, value []byte) {
 	switch m := message.(type) {
 	case *Info:
