@@ -18,7 +18,7 @@ import (
 
 // AttachController is the part of an [attachdetach.Controller] that a cluster's handler reads. Its methods answer from memory.
 type AttachController interface {
-	// Status returns where every attachment stands.
+	// Status returns every attachment with its phase.
 	Status() []attachdetach.AttachmentStatus
 	// Hung returns the calls of plugins that were abandoned and still run.
 	Hung() []operationexecutor.HungCall
@@ -30,19 +30,20 @@ type ClaimController interface {
 	Pending() []persistentvolume.PendingClaim
 }
 
-// ClusterSources are what a cluster's handler reads. A part that is nil is left out of the answers: a process that does not lead has
-// no controllers, and shows the leases alone.
+// ClusterSources are what a cluster's handler reads. The answers omit a part that is nil: a process that does not lead
+// has no controllers, and shows only the leases.
 type ClusterSources struct {
 	// Attachments is the controller of attachments.
 	Attachments AttachController
 	// Claims is the controller of claims.
 	Claims ClaimController
-	// Leases are the leases of the controllers, as from a mirror. They are read, and not changed.
+	// Leases are the leases of the controllers, such as those of a mirror. The handler does not change them.
 	Leases []*coordinationv1.Lease
 }
 
-// NewCluster returns a handler that shows a cluster. It starts nothing. It calls sources for each request, since a process has other
-// controllers each time that it leads; sources returns at once, and may be called from several goroutines at once.
+// NewCluster returns a handler that shows a cluster. It starts no goroutine. It calls sources for each request, because
+// a process gets new controllers each time that it leads. sources must return at once, and may be called from several
+// goroutines at once.
 func NewCluster(sources func() ClusterSources) http.Handler {
 	c := clusterHandler{sources: sources, streams: newStreams(), seed: maphash.MakeSeed()}
 	mux := http.NewServeMux()
@@ -61,13 +62,13 @@ type clusterHandler struct {
 	seed    maphash.Seed
 }
 
-// clusterQuery is what a request about a cluster asks for.
+// clusterQuery holds the parameters of a request about a cluster.
 type clusterQuery struct {
 	node, plugin, phase string
 	offset, limit       int
 }
 
-// serve answers a request: it reads the query, then the controllers, and writes what write makes of the answer.
+// serve answers a request: it reads the query and the controllers, and writes the answer with write.
 func (c clusterHandler) serve(contentType string, l limits, write func(*bytes.Buffer, ClusterAnswer, clusterQuery) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := readClusterQuery(r.URL.RawQuery, l)
@@ -85,7 +86,7 @@ func (c clusterHandler) serve(contentType string, l limits, write func(*bytes.Bu
 	}
 }
 
-// readClusterQuery reads the parameters of a request. Its errors repeat nothing of the request.
+// readClusterQuery reads the parameters of a request. Its errors do not quote the request.
 func readClusterQuery(raw string, l limits) (clusterQuery, error) {
 	q, err := readQuery(raw, l)
 	if err != nil {
@@ -97,10 +98,10 @@ func readClusterQuery(raw string, l limits) (clusterQuery, error) {
 	return clusterQuery{node: q.node, plugin: q.plugin, phase: q.phase, offset: q.offset, limit: q.limit}, nil
 }
 
-// lookEvery is how often a stream reads the controllers, which tell nobody of their changes, while a browser is told of them.
+// lookEvery is the interval at which a stream reads the controllers, which send no events.
 const lookEvery = time.Second
 
-// events tells a browser when the answer to its query has changed.
+// events notifies a browser when the answer to its query has changed.
 func (c clusterHandler) events(w http.ResponseWriter, r *http.Request) {
 	q, err := readClusterQuery(r.URL.RawQuery, pageLimits)
 	if err != nil {
@@ -128,7 +129,7 @@ func (c clusterHandler) events(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// sum stands for the answer to a query: another answer has another sum.
+// sum returns a hash of the answer to a query.
 func (c clusterHandler) sum(q clusterQuery) uint64 {
 	var body bytes.Buffer
 	if err := writeClusterJSON(&body, clusterAnswer(c.sources(), q), q); err != nil {

@@ -13,34 +13,35 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ClusterAnswer is what /v1/cluster says of a cluster. The names in JSON are stable.
+// ClusterAnswer is the answer of /v1/cluster. The names in JSON are stable.
 type ClusterAnswer struct {
 	// Version is [Version].
 	Version int `json:"version"`
-	// Leading says that this process has the controllers; without them it knows the leases alone.
+	// Leading says that this process has the controllers; without them it knows only the leases.
 	Leading bool `json:"leading"`
 	// Counts are the lengths of the lists before any was cut.
 	Counts ClusterCounts `json:"counts"`
-	// Claims are the claims that wait for a volume, those that wait longest first; at most 1000.
+	// Claims are the claims that wait for a volume, the longest-waiting first; at most 1000.
 	Claims []Claim `json:"claims"`
-	// Offset is how many attachments that match were left out before the first in Attachments.
+	// Offset is the number of matching attachments before the first in Attachments.
 	Offset int `json:"offset"`
-	// Attachments are those that match the query. What needs attention comes first.
+	// Attachments are those that match the query; first those that need attention.
 	Attachments []Attachment `json:"attachments"`
-	// HungCalls are the calls of plugins by the controller of attachments that do not return, the oldest first; at most 1000.
+	// HungCalls are the attach controller's calls of plugins that have not returned, the oldest first; at most 1000.
 	HungCalls []HungCall `json:"hungCalls"`
-	// Leases say which process leads which controller, by name; at most 1000.
+	// Leases name the leading process of each controller, by name; at most 1000.
 	Leases []Lease `json:"leases"`
 }
 
 // ClusterCounts are the lengths of the lists of a [ClusterAnswer] before any was cut.
 type ClusterCounts struct {
-	// Claims is how many claims wait.
+	// Claims is the number of waiting claims.
 	Claims int `json:"claims"`
-	// Attachments is how many there are, Matching how many of them match the query.
+	// Attachments is the number of attachments, Matching the number of those that match the query.
 	Attachments int `json:"attachments"`
 	Matching    int `json:"matching"`
-	// Attention is how many of those that match fail, or are taken by force; Forced how many of them are taken by force.
+	// Attention is the number of matching attachments that fail or are detached by force; Forced is the number of those
+	// detached by force.
 	Attention int `json:"attention"`
 	Forced    int `json:"forced"`
 	// HungCalls and Leases are the lengths of those lists.
@@ -54,51 +55,52 @@ type Claim struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
-	// Reason is the reason of its event, Message what to change.
+	// Reason is the reason of its event. Message says what to change.
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
-	// Error is why its volume could not be made; empty while it only waits.
+	// Error is the failure to create its volume; empty if the claim only waits.
 	Error string `json:"error,omitempty"`
-	// Since is when this reason was first found.
+	// Since is when the claim first had this reason.
 	Since time.Time `json:"since,omitzero"`
 }
 
 // Attachment is one volume on one node, as [attachdetach.AttachmentStatus] has it.
 type Attachment struct {
-	// Volume is the unique name, Node the node, Plugin the name of the plugin.
+	// Volume is the unique name of the volume, Node the name of the node, Plugin the name of the plugin.
 	Volume string `json:"volume"`
 	Node   string `json:"node"`
 	Plugin string `json:"plugin"`
-	// Phase is where it stands.
+	// Phase is its phase.
 	Phase string `json:"phase"`
-	// Wanted says that pods on the node want it.
+	// Wanted says that pods on the node need it.
 	Wanted bool `json:"wanted"`
 	// Device is the path of its device on the node; empty while it is not known.
 	Device string `json:"device,omitempty"`
-	// DetachRequestedSince is since when no pod wants it there; absent when one does.
+	// DetachRequestedSince is when the last pod on the node released it; absent while a pod needs it.
 	DetachRequestedSince time.Time `json:"detachRequestedSince,omitzero"`
-	// Error is the last real cause why it is not what it should be.
+	// Error is the last real cause of the failure of its operations.
 	Error string `json:"error,omitempty"`
-	// Attempts is how often that has failed in a row, NextTry when it is tried again; absent when it waits for a change.
+	// Attempts is the number of failures in a row. NextTry is the time of the next attempt; absent while it waits for a
+	// change.
 	Attempts int       `json:"attempts,omitempty"`
 	NextTry  time.Time `json:"nextTry,omitzero"`
 }
 
-// Lease says which process leads.
+// Lease names a leading process.
 type Lease struct {
 	// Namespace and Name are those of its object.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Holder is the process that leads; empty when none does.
+	// Holder is the leading process; empty if there is none.
 	Holder string `json:"holder,omitempty"`
-	// Renewed is when it last said so, Seconds for how long that holds.
+	// Renewed is the time of the last renewal, Seconds the duration of the lease.
 	Renewed time.Time `json:"renewed,omitzero"`
 	Seconds int32     `json:"seconds,omitempty"`
-	// Transitions is how often another process began to lead.
+	// Transitions is the number of changes of the leader.
 	Transitions int32 `json:"transitions"`
 }
 
-// clusterAnswer makes the answer to q of copies of what the controllers have.
+// clusterAnswer returns the answer to q, from copies of the controllers' state.
 func clusterAnswer(from ClusterSources, q clusterQuery) ClusterAnswer {
 	a := ClusterAnswer{Version: Version, Offset: q.offset, Leading: from.Attachments != nil || from.Claims != nil}
 	var pending []persistentvolume.PendingClaim
@@ -134,7 +136,7 @@ func clusterAnswer(from ClusterSources, q clusterQuery) ClusterAnswer {
 	return a
 }
 
-// matches reports whether the query asks for the attachment.
+// matches reports whether the attachment matches the query.
 func (q clusterQuery) matches(a Attachment) bool {
 	return (q.node == "" || q.node == a.Node) && (q.plugin == "" || q.plugin == a.Plugin) && (q.phase == "" || q.phase == a.Phase)
 }
@@ -143,7 +145,7 @@ func (a Attachment) isForced() bool { return a.Phase == string(attachdetach.Phas
 
 func (a Attachment) needsAttention() bool { return a.Error != "" || a.isForced() }
 
-// rank orders attachments: the smallest first.
+// rank returns the sort key of an attachment: the smallest comes first.
 func (a Attachment) rank() urgency {
 	switch {
 	case a.needsAttention():
@@ -155,7 +157,7 @@ func (a Attachment) rank() urgency {
 }
 
 func attachmentOf(s attachdetach.AttachmentStatus) Attachment {
-	plugin, _, _ := volume.SplitUniqueName(s.Volume) // A name that cannot be split has no plugin.
+	plugin, _, _ := volume.SplitUniqueName(s.Volume) // An invalid unique name has no plugin.
 	return Attachment{
 		Volume: text(string(s.Volume)), Node: text(string(s.Node)), Plugin: text(plugin), Phase: text(string(s.Phase)), Wanted: s.Wanted,
 		Device: text(s.DevicePath), DetachRequestedSince: s.DetachRequestedSince, Error: textOf(s.Err), Attempts: s.Attempts, NextTry: s.NextTry,

@@ -38,18 +38,18 @@ func writeClusterText(b *bytes.Buffer, a ClusterAnswer, _ clusterQuery) error {
 	return nil
 }
 
-// clusterPage is what the template of a cluster shows.
+// clusterPage is the input of a cluster's template.
 type clusterPage struct {
 	ClusterAnswer
 	// Node, Plugin and Phase are the filters.
 	Node, Plugin, Phase string
-	// Query is that of this page; Before and After are links to the pages beside it, empty where there is none.
+	// Query is the query of this page; Before and After are links to the neighbouring pages, empty if there is none.
 	Query, Before, After string
-	// Stuck are the attachments that need attention, Others those that do not.
+	// Stuck are the attachments that need attention, Others the rest.
 	Stuck, Others []Attachment
-	// Phases are those that an attachment can be in.
+	// Phases are all phases of an attachment.
 	Phases []string
-	// Now is when the controllers were asked.
+	// Now is when the controllers were read.
 	Now time.Time
 }
 
@@ -78,7 +78,7 @@ func writeClusterPage(b *bytes.Buffer, a ClusterAnswer, q clusterQuery) error {
 	return templates.ExecuteTemplate(b, "cluster.html", p)
 }
 
-// When says when something was, or will be, and how long that is from now.
+// When formats a time, and its distance from now.
 func (p clusterPage) When(t time.Time) string { return when(t, p.Now) }
 
 // link returns the query of the page at an offset.

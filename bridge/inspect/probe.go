@@ -7,7 +7,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// ready says whether a node's manager does its work.
+// ready answers whether a node's manager works and knows all pods.
 func ready(node Node) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if missing := whatIsMissing(node.Status()); missing != "" {
@@ -18,7 +18,7 @@ func ready(node Node) http.HandlerFunc {
 	}
 }
 
-// whatIsMissing says why a manager is not ready; it is empty when it is.
+// whatIsMissing says why a manager is not ready; empty if it is ready.
 func whatIsMissing(status volumemanager.NodeStatus) string {
 	switch {
 	case !status.Running:
@@ -29,7 +29,7 @@ func whatIsMissing(status volumemanager.NodeStatus) string {
 	return ""
 }
 
-// alive says that a node's manager answers.
+// alive answers if a node's manager responds.
 func alive(node Node) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		node.Status()
@@ -42,5 +42,5 @@ func say(w http.ResponseWriter, code int, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintln(w, line) // the client may have gone
+	_, _ = fmt.Fprintln(w, line) // the client may have closed the connection
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// writeText writes an answer for people: one line a volume, what is wrong with it below, and for one pod the time lines, too.
+// writeText writes an answer for people: one line for each volume, with its problems below; for one pod also the time
+// lines.
 func writeText(b *bytes.Buffer, a NodeAnswer, q query) error {
 	fmt.Fprintf(b, "%d of %d volumes match, %d need attention; %d hung calls, %d orphans, %d damaged records, %d reports of lost data\n",
 		a.Counts.Matching, a.Counts.Volumes, a.Counts.Attention, a.Counts.HungCalls, a.Counts.Orphans, a.Counts.DamagedRecords, a.Counts.LostData)
@@ -42,7 +43,7 @@ func writeHung(b *bytes.Buffer, calls []HungCall) {
 	}
 }
 
-// writeTable writes a table, and below each line the notes on it; nothing when there are no rows.
+// writeTable writes a table, with notes below each line; nothing if there are no rows.
 func writeTable[T any](b *bytes.Buffer, head string, rows []T, lineOf func(T) (row, notes string)) {
 	if len(rows) == 0 {
 		return
@@ -68,7 +69,7 @@ func writeTable[T any](b *bytes.Buffer, head string, rows []T, lineOf func(T) (r
 	}
 }
 
-// noteOf returns the lines below a volume: since when, why not, when again, what is wrong.
+// noteOf returns the lines below a volume: the running operation, the error, the next try, the conditions.
 func noteOf(v Volume) string {
 	var b strings.Builder
 	if !v.Since.IsZero() {
@@ -86,7 +87,7 @@ func noteOf(v Volume) string {
 	return b.String()
 }
 
-// timeLineOf returns the lines that say since when a volume is wanted, and what was done for it.
+// timeLineOf returns the time line of a volume: when it was requested and resolved, and its operations.
 func timeLineOf(v Volume) string {
 	var b strings.Builder
 	if !v.WantedSince.IsZero() {
@@ -139,7 +140,8 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// printable escapes what does not print, as Go's strings have it: a name can neither begin a line nor steer a terminal.
+// printable escapes characters that do not print, as in Go's strings: a name can neither start a line nor control a
+// terminal.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return s

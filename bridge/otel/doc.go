@@ -20,12 +20,14 @@
 // plugin's calls carries the span of the operation, so spans of the plugin, or of a CSI driver behind it, are children of the operation
 // and not of the step. docs/traces.md lists all spans and attributes.
 //
-// While a pod waits, between [Tracer.BeginPod] and [PodSpan.End], the operations for this pod are children of its span. An attachment, and
-// its verification, is a child of the pod that has waited longest of those that use the volume, sampled ones first. All other operations
-// continue the span of the context with which the manager or the controller runs, and are roots if there is none.
+// While a pod waits, between [Tracer.BeginPod] and [PodSpan.End], the operations for this pod are children of its span.
+// An attachment, or its verification, is a child of the longest-waiting pod that uses the volume; sampled pods come
+// first. All other operations continue the span of the context of the manager's or controller's Run. Without such a
+// span they are roots.
 //
 // # Cost
 //
-// A span that is not sampled is not kept. BenchmarkNotSampled measures such an operation. An operation with a context of its own shares
-// none with the one before it, which costs the executor some allocations.
+// The tracer does not keep a span that is not sampled. BenchmarkNotSampled measures such an operation. With a tracer,
+// an operation has its own context and cannot share that of the operation before it, which costs the executor some
+// allocations.
 package otel

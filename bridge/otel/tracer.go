@@ -36,7 +36,7 @@ const (
 	nodeKey         = attribute.Key("k8s.node.name")
 )
 
-// Options say where spans go.
+// Options configures a [Tracer].
 type Options struct {
 	// TracerProvider makes the spans; nil means the global one.
 	TracerProvider trace.TracerProvider
@@ -47,7 +47,7 @@ type Options struct {
 type Tracer struct {
 	tracer trace.Tracer
 
-	mu      sync.Mutex // guards what follows; not held while a span begins or ends
+	mu      sync.Mutex // guards the fields below; not held while a span begins or ends
 	running map[operation]trace.Span
 	pods    map[types.UID]*PodSpan
 	begun   uint64 // how many pods have begun
@@ -69,7 +69,7 @@ func New(options Options) *Tracer {
 	}
 }
 
-// operation is what the information about an operation has from its begin to its end.
+// operation is the part of an operation's information that stays the same until its end.
 type operation struct {
 	kind    operationexecutor.OperationKind
 	volume  v1.UniqueVolumeName
@@ -98,7 +98,8 @@ func (t *Tracer) OperationContext(ctx context.Context, o operationexecutor.Opera
 	return spanCtx
 }
 
-// attributesOf returns what is known when an operation begins. The plugin is added at the end, because it may not be known yet.
+// attributesOf returns the attributes that are known when an operation begins. The plugin is added at the end, because
+// it may not be known yet.
 func attributesOf(o operationexecutor.OperationInfo) []attribute.KeyValue {
 	attributes := make([]attribute.KeyValue, 0, 5)
 	attributes = append(attributes, operationKey.String(string(o.Kind)))
@@ -143,7 +144,7 @@ func (t *Tracer) OperationFinished(o operationexecutor.OperationInfo, r operatio
 	span.End(trace.WithTimestamp(o.Started.Add(r.Duration)))
 }
 
-// setError records how what the span stands for failed. It does nothing if err is nil.
+// setError records an error in a span. It does nothing if err is nil.
 func setError(span trace.Span, err error) {
 	if err == nil {
 		return
@@ -152,8 +153,8 @@ func setError(span trace.Span, err error) {
 	span.SetStatus(codes.Error, err.Error())
 }
 
-// keep keeps the span of an operation until it ends. Two executors of one program could begin operations that look the same in the
-// same nanosecond; the span of the first then ends here.
+// keep stores the span of an operation until it ends. Two executors of one program could begin operations with equal
+// information in the same nanosecond: the first span then ends here.
 func (t *Tracer) keep(o operation, span trace.Span) {
 	t.mu.Lock()
 	before := t.running[o]
@@ -191,7 +192,7 @@ func (t *Tracer) AddVolumePods(volumes VolumePods) {
 	t.volumes = append(slices.Clip(t.volumes), volumes)
 }
 
-// PodSpan is the wait of a pod for its volumes. [Tracer.BeginPod] makes it; the caller ends it.
+// PodSpan is the span of a pod that waits for its volumes. [Tracer.BeginPod] makes it; the caller ends it.
 type PodSpan struct {
 	tracer *Tracer
 	uid    types.UID
@@ -199,9 +200,9 @@ type PodSpan struct {
 	number uint64 // of the pods, in the order in which they began
 }
 
-// BeginPod begins the span of a pod that waits for its volumes. Call it before AddPod, and call [PodSpan.End] when the wait has ended: the
-// tracer keeps the span until then. The span is a child of the span of ctx, if there is one; the returned context carries it. When a
-// pod has begun twice, operations are children of the second span.
+// BeginPod begins the span of a pod that waits for its volumes. Call it before AddPod, and call [PodSpan.End] when the
+// wait has ended: the tracer keeps the span until then. The span is a child of the span of ctx, if there is one; the
+// returned context carries it. If it is called twice for a pod, operations are children of the second span.
 func (t *Tracer) BeginPod(ctx context.Context, pod *v1.Pod) (context.Context, *PodSpan) {
 	ctx, span := t.tracer.Start(ctx, podSpanName, trace.WithAttributes(
 		podUIDKey.String(string(pod.UID)), podNameKey.String(pod.Name), podNamespaceKey.String(pod.Namespace)))
@@ -214,7 +215,8 @@ func (t *Tracer) BeginPod(ctx context.Context, pod *v1.Pod) (context.Context, *P
 	return ctx, p
 }
 
-// End ends the span, with err as its error. Operations that run go on as its children; later ones are not. A second call does nothing.
+// End ends the span, with err as its error. Running operations stay its children; later ones are not. A second call
+// does nothing.
 func (p *PodSpan) End(err error) {
 	p.tracer.forget(p)
 	setError(p.span, err)
@@ -229,7 +231,7 @@ func (t *Tracer) forget(p *PodSpan) {
 	}
 }
 
-// podOf returns the waiting pod whose child an operation is; nil if there is none.
+// podOf returns the waiting pod whose span is the parent of an operation; nil if there is none.
 func (t *Tracer) podOf(o operationexecutor.OperationInfo) *PodSpan {
 	switch {
 	case o.PodName != "":
@@ -237,7 +239,7 @@ func (t *Tracer) podOf(o operationexecutor.OperationInfo) *PodSpan {
 	case o.Kind == operationexecutor.OpAttach || o.Kind == operationexecutor.OpVerifyControllerAttached:
 		return t.firstPod(o.VolumeName)
 	default:
-		return nil // No pod becomes ready by it.
+		return nil // It does not make any pod ready.
 	}
 }
 
@@ -260,7 +262,7 @@ func (t *Tracer) firstPod(name v1.UniqueVolumeName) *PodSpan {
 	return first
 }
 
-// allVolumePods returns what is to be asked for pods; nothing while no pod waits.
+// allVolumePods returns the managers to query for pods; none while no pod waits.
 func (t *Tracer) allVolumePods() []VolumePods {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -270,8 +272,8 @@ func (t *Tracer) allVolumePods() []VolumePods {
 	return t.volumes
 }
 
-// isBefore reports whether an attachment for two pods is p's child: a sampled span comes before one that nobody sees, and the one that
-// began first before a later one.
+// isBefore reports whether p's span, and not the other pod's, is the parent of an attachment for both: sampled spans
+// first, then the one that began first.
 func (p *PodSpan) isBefore(other *PodSpan) bool {
 	if sampled := p.span.SpanContext().IsSampled(); sampled != other.span.SpanContext().IsSampled() {
 		return sampled

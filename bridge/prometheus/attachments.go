@@ -10,9 +10,9 @@ import (
 
 // AttachController is the part of an [attachdetach.Controller] that [NewAttachments] reads. Its methods answer from memory.
 type AttachController interface {
-	// Status returns where every attachment stands.
+	// Status returns every attachment with its phase.
 	Status() []attachdetach.AttachmentStatus
-	// ForcedDetaches returns how many volumes were detached by force since the start, by reason.
+	// ForcedDetaches returns the number of detaches by force since the start, by reason.
 	ForcedDetaches() map[attachdetach.ForceReason]uint64
 	// Hung returns the calls that have outlived their deadlines.
 	Hung() []operationexecutor.HungCall
@@ -44,11 +44,11 @@ func (a *Attachments) Describe(descriptions chan<- *prom.Desc) {
 	describe(descriptions, attachmentDescriptions)
 }
 
-// Collect implements prom.Collector. It reads what the controller has in memory.
+// Collect implements prom.Collector. It reads the controller's memory.
 func (a *Attachments) Collect(metrics chan<- prom.Metric) {
 	states, byPhase, byNode, failed := counts[pluginAnd]{}, counts[pluginAnd]{}, counts[pluginAnd]{}, counts[string]{}
 	for _, s := range a.controller.Status() {
-		plugin, _, _ := volume.SplitUniqueName(s.Volume) // A name that cannot be split has no plugin.
+		plugin, _, _ := volume.SplitUniqueName(s.Volume) // An invalid unique name has no plugin.
 		byPhase[pluginAnd{plugin, string(s.Phase)}]++
 		if s.Wanted {
 			states[pluginAnd{plugin, "desired_state_of_world"}]++

@@ -8,9 +8,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Lister lists objects from memory, as [store.Mirror] does.
+// Lister lists objects from memory. [store.Mirror] is one.
 type Lister[T any] interface {
-	// All returns every object. The objects are shared and are not changed.
+	// All returns every object. The objects are shared and must not be changed.
 	All() []T
 }
 
@@ -20,18 +20,19 @@ type ClaimController interface {
 	Pending() []persistentvolume.PendingClaim
 }
 
-// ClaimsOptions say what [NewClaims] reads. A field that is nil leaves its metrics out.
+// ClaimsOptions configures [NewClaims]. If a field is nil, its metrics are omitted.
 type ClaimsOptions struct {
 	// Claims lists the claims, and Volumes the PersistentVolumes. Give it mirrors that the program follows.
 	Claims  Lister[*v1.PersistentVolumeClaim]
 	Volumes Lister[*v1.PersistentVolume]
-	// Plugins finds the plugin of a PersistentVolume. Nil: the metric pv_collector_total_pv_count has N/A as the plugin.
+	// Plugins finds the plugin of a PersistentVolume. If it is nil, the plugin in the metric
+	// pv_collector_total_pv_count is N/A.
 	Plugins PluginFinder
 	// Controller knows why claims wait.
 	Controller ClaimController
 }
 
-// PluginFinder finds the plugin of a volume, as [volume.VolumePluginMgr] does.
+// PluginFinder finds the plugin of a volume. [volume.VolumePluginMgr] is one.
 type PluginFinder interface {
 	// FindPluginBySpec returns the plugin that supports a volume.
 	FindPluginBySpec(spec *volume.Spec) (volume.VolumePlugin, error)
@@ -111,7 +112,7 @@ func (c *Claims) pluginOf(pv *v1.PersistentVolume) string {
 	return plugin.GetPluginName()
 }
 
-// claimClass is what the counts of claims are kept by.
+// claimClass holds the labels by which claims are counted.
 type claimClass struct{ namespace, class, attributes string }
 
 func (c claimClass) labels() []string { return []string{c.namespace, c.class, c.attributes} }

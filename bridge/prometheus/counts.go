@@ -6,10 +6,10 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
-// counts has how many things have the same labels.
+// counts counts objects by their labels.
 type counts[K comparable] map[K]int
 
-// collect sends one gauge for each key.
+// collect sends one gauge for each combination of labels.
 func (c counts[K]) collect(metrics chan<- prom.Metric, description *prom.Desc, labels func(K) []string) {
 	for key, n := range c {
 		gauge(metrics, description, n, labels(key)...)

@@ -11,28 +11,28 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// defaultMaxAge is kubelet's period for volume statistics.
+// defaultMaxAge is kubelet's interval of volume statistics.
 const defaultMaxAge = time.Minute
 
 // Manager is the part of a [volumemanager.Manager] that [NewNode] reads. Its methods answer from memory.
 type Manager interface {
-	// Status returns where every volume stands.
+	// Status returns every volume with its phase.
 	Status() volumemanager.NodeStatus
-	// Stats returns the last measurements, and begins new ones of those that are older than maxAge.
+	// Stats returns the last measurements, and starts new ones for those older than maxAge.
 	Stats(maxAge time.Duration) []volumemanager.VolumeStats
 	// Hung returns the calls that have outlived their deadlines.
 	Hung() []operationexecutor.HungCall
 }
 
-// NodeOptions say how a [Node] collects. The zero value is useful.
+// NodeOptions configures a [Node]. The zero value is useful.
 type NodeOptions struct {
-	// MaxAge is how old a measurement may be before a scrape begins a new one. The scrape does not wait for it: the next
-	// scrape has it. Zero: one minute, as kubelet.
+	// MaxAge is the age of a measurement at which a scrape starts a new one. The scrape does not wait for it: the next
+	// scrape returns it. Zero means one minute, as in kubelet.
 	MaxAge time.Duration
 }
 
-// Node collects the metrics of the volumes of one node. Make it with [NewNode] and register it. A process with several managers
-// registers each with labels of its own, by prom.WrapRegistererWith.
+// Node collects the metrics of the volumes of one node. Make it with [NewNode] and register it. If a process has
+// several managers, register each node with its own labels, with prom.WrapRegistererWith.
 type Node struct {
 	manager Manager
 	maxAge  time.Duration
@@ -83,7 +83,7 @@ var (
 // Describe implements prom.Collector.
 func (n *Node) Describe(descriptions chan<- *prom.Desc) { describe(descriptions, nodeDescriptions) }
 
-// Collect implements prom.Collector. It reads what the manager has in memory.
+// Collect implements prom.Collector. It reads the manager's memory.
 func (n *Node) Collect(metrics chan<- prom.Metric) {
 	status := n.manager.Status()
 	collectVolumes(metrics, status.Volumes)
@@ -127,7 +127,7 @@ func collectVolumes(metrics chan<- prom.Metric, volumes []volumemanager.VolumeSt
 	failed.collect(metrics, failing, oneLabel)
 }
 
-// collectStats reports the measurements of volumes with claims, each claim once: several pods may have it.
+// collectStats reports the measurements of volumes with claims. Each claim has one series, even if several pods use it.
 func collectStats(metrics chan<- prom.Metric, stats []volumemanager.VolumeStats) {
 	seen := map[types.NamespacedName]bool{}
 	failed := counts[string]{}

@@ -10,7 +10,7 @@ import (
 // Kubernetes 1.36.
 var operationBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 
-// stepBuckets begin lower: most steps are single system calls.
+// stepBuckets start lower, because most steps are single system calls.
 var stepBuckets = []float64{.0001, .001, .01, .1, 1, 10, 100}
 
 // Observer counts operations and their steps. It is an [operationexecutor.Observer] for the options of a manager or a controller,

@@ -14,18 +14,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// callGrace is how long a call of a plugin may take to return after its context has ended, before it is abandoned.
+// callGrace is the time that a call has after the end of its context. Then it is abandoned.
 const callGrace = 5 * time.Second
 
-// errStillRuns says that the plugin is not called, because an earlier call of it was abandoned and has not returned.
+// errStillRuns says that the plugin cannot be called, because an abandoned call of it has not returned.
 var errStillRuns = errors.New("an earlier call has not returned")
 
 // calls calls a plugin. Only one goroutine uses it.
 type calls struct {
-	left <-chan struct{} // closes when the call that was abandoned, by the controller or by the plugin, returns
+	left <-chan struct{} // closed when the abandoned call returns; the controller or the plugin abandoned it
 }
 
-// capacity calls GetCapacity with a deadline. A call that does not return although its context has ended is abandoned.
+// capacity calls GetCapacity with a deadline. It abandons a call that does not return after its context has ended.
 func (c *calls) capacity(
 	ctx context.Context, plugin volume.VolumePluginWithCapacity, options volume.CapacityOptions, timeout time.Duration,
 ) (volume.Capacity, error) {
@@ -45,13 +45,13 @@ func (c *calls) capacity(
 		return volume.Capacity{}, outcome.NewAbandonedError("GetCapacity by plugin "+plugin.GetPluginName(), "", context.Cause(ctx), left)
 	}
 	if result.err != nil {
-		c.left = outcome.DoneOf(result.err) // The plugin may have returned, and have left a call of its own behind.
+		c.left = outcome.DoneOf(result.err) // The plugin may have returned, and have abandoned a call of its own.
 		return volume.Capacity{}, result.err
 	}
 	return result.capacity, result.check()
 }
 
-// answer is what a plugin has answered.
+// answer is the answer of a plugin.
 type answer struct {
 	capacity volume.Capacity
 	err      error
@@ -68,7 +68,7 @@ func (a *answer) of(ctx context.Context, plugin volume.VolumePluginWithCapacity,
 	a.capacity, a.err = plugin.GetCapacity(ctx, options)
 }
 
-// check refuses what no capacity can be.
+// check refuses an invalid capacity.
 func (a *answer) check() error {
 	for _, q := range []*resource.Quantity{a.capacity.Available, a.capacity.MaximumVolumeSize} {
 		if q != nil && q.Sign() < 0 {

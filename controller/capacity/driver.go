@@ -17,16 +17,16 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pair is a class and a segment, by its key: what there is one object for.
+// pair is a class and the key of a segment. Each pair has one object.
 type pair struct{ class, segment string }
 
-// item is what a driver looks at: one pair, or, with plan, which pairs there are.
+// item is an item of a driver's queue: one pair, or, with plan, the search for all pairs.
 type item struct {
 	plan bool
 	pair pair
 }
 
-// driver keeps the objects of one plugin, with one goroutine, so that a plugin that hangs holds up no other.
+// driver maintains the objects of one plugin. It has its own goroutine: a hung plugin delays no other.
 type driver struct {
 	*Controller
 
@@ -34,19 +34,19 @@ type driver struct {
 	name   string // of the driver
 	queue  *workqueue.Queue[item]
 	calls  calls
-	// failures are the plans that failed in a row. Only the goroutine uses it.
+	// failures counts the failed plans in a row. Only the goroutine uses it.
 	failures failures
 
-	mu    sync.Mutex // no call that waits is made under it
+	mu    sync.Mutex // not held during I/O or calls of plugins
 	pairs map[pair]*state
 }
 
-// state is what is known of a pair.
+// state is the state of a pair.
 type state struct {
 	segment segment
-	// published is what the object says, or is being made to say; nil if that is not known. It is guarded by driver.mu.
+	// published is the content of the object, or the content being written; nil if it is unknown. driver.mu guards it.
 	published *storagev1.CSIStorageCapacity
-	// failures are the attempts that failed in a row. Only the driver's goroutine uses it.
+	// failures counts the failed attempts in a row. Only the driver's goroutine uses it.
 	failures failures
 }
 
@@ -56,7 +56,8 @@ type failures struct {
 	reported bool
 }
 
-// add adds one, and reports whether people are to be told: of the first, but not of one that only has to be tried again.
+// add counts a failure, and reports whether to log it and record an event: for the first one, unless it only needs a
+// retry.
 func (f *failures) add(err error) (tell bool) {
 	f.count++
 	tell = !f.reported && !errors.Is(err, store.ErrConflict)
@@ -64,7 +65,7 @@ func (f *failures) add(err error) (tell bool) {
 	return tell
 }
 
-// end ends the row, and reports whether people were told of it.
+// end resets the count, and reports whether a failure was reported.
 func (f *failures) end() (told bool) {
 	told = f.reported
 	*f = failures{}
@@ -77,15 +78,16 @@ func newDriver(c *Controller, plugin string) *driver {
 	}
 }
 
-// plan has the driver find out which pairs there are.
+// plan makes the driver search for all pairs.
 func (d *driver) plan() { d.queue.Add(item{plan: true}) }
 
-// refreshClass has the driver ask for the capacity of a class in all segments.
+// refreshClass makes the driver read the capacity of a class in all segments.
 func (d *driver) refreshClass(class string) {
 	d.refreshWhere(func(p pair, _ *state) bool { return p.class == class })
 }
 
-// refreshNear has the driver ask for the capacity of the segments that may have a volume, for all classes: they may share their storage.
+// refreshNear makes the driver read the capacity of the segments that can have the volume, for all classes: classes may
+// share storage.
 func (d *driver) refreshNear(pv *v1.PersistentVolume) {
 	d.refreshWhere(func(_ pair, s *state) bool { return s.segment.mayHave(pv) })
 }
@@ -100,7 +102,7 @@ func (d *driver) refreshWhere(concerns func(pair, *state) bool) {
 	}
 }
 
-// objectChanged has the driver look at an object that is not as the driver has written it.
+// objectChanged makes the driver check an object that differs from the driver's last write.
 func (d *driver) objectChanged(object *storagev1.CSIStorageCapacity) {
 	p := pairOf(object)
 	_, exists := d.objects.Get(store.NameOf(object))
@@ -132,12 +134,12 @@ func (d *driver) run(ctx context.Context) {
 	}
 }
 
-// planNow finds out which pairs there are, has new ones looked at, and deletes the objects of those that are gone.
+// planNow finds all pairs, queues new ones, and deletes the objects of removed ones.
 func (d *driver) planNow(ctx context.Context) {
 	_, err := d.plugins.FindCapacityPluginByName(d.plugin)
 	wanted := d.wanted()
 	if err != nil && slices.Contains(d.plugins.PluginNames(), d.plugin) {
-		wanted = nil // The plugin is here, and cannot say its capacity.
+		wanted = nil // The plugin is registered and does not report capacity.
 	}
 	d.keepOnly(wanted)
 	err = d.deleteOthers(ctx, wanted)
@@ -152,7 +154,7 @@ func (d *driver) planNow(ctx context.Context) {
 	d.lookAgain(item{plan: true}, d.failures)
 }
 
-// lookAgain has an item looked at after the back-off of its failures, or after the poll interval.
+// lookAgain queues an item again after the back-off of its failures, or after the poll interval.
 func (d *driver) lookAgain(i item, f failures) {
 	wait := d.options.policy().Delay(f.count)
 	if f.count == 0 {
@@ -177,7 +179,7 @@ func (d *driver) wanted() map[pair]segment {
 	return wanted
 }
 
-// keepOnly forgets pairs that are not wanted, and has new ones looked at.
+// keepOnly forgets pairs that are not wanted, and queues new ones.
 func (d *driver) keepOnly(wanted map[pair]segment) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,8 +196,8 @@ func (d *driver) keepOnly(wanted map[pair]segment) {
 	}
 }
 
-// deleteOthers deletes the objects of this controller and driver that are of no wanted pair, or a second one of it. Those of a class
-// of another plugin with the same driver's name are that plugin's.
+// deleteOthers deletes objects of this controller and driver that belong to no wanted pair, and duplicates. An object
+// for a class of another plugin with the same driver name belongs to that plugin.
 func (d *driver) deleteOthers(ctx context.Context, wanted map[pair]segment) error {
 	var errs []error
 	for _, object := range d.ours.Get(d.name) {
@@ -214,7 +216,7 @@ func (d *driver) deleteOthers(ctx context.Context, wanted map[pair]segment) erro
 	return errors.Join(errs...)
 }
 
-// refresh asks the plugin for the capacity of a pair, and publishes it.
+// refresh reads the capacity of a pair from the plugin, and publishes it.
 func (d *driver) refresh(ctx context.Context, p pair) {
 	d.mu.Lock()
 	s := d.pairs[p]
@@ -225,7 +227,7 @@ func (d *driver) refresh(ctx context.Context, p pair) {
 	}
 	plugin, err := d.plugins.FindCapacityPluginByName(d.plugin)
 	if err != nil {
-		d.lookAgain(item{pair: p}, failures{}) // It is on another machine, or was removed, or comes later: its objects stay.
+		d.lookAgain(item{pair: p}, failures{}) // The plugin may be on another machine, removed, or not added yet: its objects stay.
 		return
 	}
 	capacity, err := d.calls.capacity(ctx, plugin, volume.CapacityOptions{Parameters: class.DeepCopy().Parameters, Segment: cloneOf(s.segment)}, d.options.CallTimeout)
@@ -244,7 +246,7 @@ func (d *driver) refresh(ctx context.Context, p pair) {
 	d.lookAgain(item{pair: p}, s.failures)
 }
 
-// tell tells people that a capacity stays as it is.
+// tell logs, and records in an event, that a capacity stays unchanged.
 func (d *driver) tell(class *storagev1.StorageClass, p pair, err error) {
 	d.options.Logger.Warn("the capacity is not known and stays as it is", "driver", d.name, "class", p.class, "segment", p.segment, "error", err)
 	if d.options.Events != nil {

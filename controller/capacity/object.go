@@ -19,7 +19,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pairOf returns the pair of an object. One whose topology is no set of labels has a segment that no plugin has.
+// pairOf returns the pair of an object. If the object's topology is not a set of labels, its segment is one that no
+// plugin has.
 func pairOf(object *storagev1.CSIStorageCapacity) pair {
 	topology := object.NodeTopology
 	if topology == nil || len(topology.MatchExpressions) > 0 {
@@ -28,16 +29,16 @@ func pairOf(object *storagev1.CSIStorageCapacity) pair {
 	return pair{object.StorageClassName, segment(topology.MatchLabels).key()}
 }
 
-// objectName returns the name of the object of a pair. It is the same in each process.
+// objectName returns the name of the object of a pair. All processes compute the same name.
 func (d *driver) objectName(p pair) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{d.options.ManagedBy, d.name, p.class, p.segment}, "\n")))
 	return "csisc-" + hex.EncodeToString(sum[:])[:20]
 }
 
-// publish makes the object of a pair say a capacity. It writes only what is not so yet.
+// publish writes a capacity into the object of a pair, if the object has another one.
 func (d *driver) publish(ctx context.Context, p pair, s *state, capacity volume.Capacity) error {
 	wanted := d.objectOf(p, s.segment, capacity)
-	d.setPublished(s, wanted) // The watch may tell of the write before the write returns.
+	d.setPublished(s, wanted) // The watch may report the write before the write returns.
 	written, err := d.write(ctx, wanted)
 	if err != nil {
 		d.setPublished(s, nil)
@@ -59,7 +60,7 @@ func (d *driver) write(ctx context.Context, wanted *storagev1.CSIStorageCapacity
 	existing, seen := d.objects.Get(name)
 	if !seen {
 		made, err := store.Create(ctx, d.store, wanted)
-		if errors.Is(err, store.ErrAlreadyExists) { // The mirror is behind: look again.
+		if errors.Is(err, store.ErrAlreadyExists) { // The mirror is outdated: try again.
 			err = fmt.Errorf("%w: %w", store.ErrConflict, err)
 		}
 		return made, err
@@ -77,7 +78,7 @@ func (d *driver) write(ctx context.Context, wanted *storagev1.CSIStorageCapacity
 	return updated, err
 }
 
-// objectOf returns the object of a pair. What is unknown is left out.
+// objectOf returns the object of a pair. It omits unknown quantities.
 func (d *driver) objectOf(p pair, s segment, capacity volume.Capacity) *storagev1.CSIStorageCapacity {
 	object := &storagev1.CSIStorageCapacity{
 		ObjectMeta: metav1.ObjectMeta{
@@ -93,7 +94,7 @@ func (d *driver) objectOf(p pair, s segment, capacity volume.Capacity) *storagev
 	return object
 }
 
-// sameCapacity reports whether object says what wanted says, and has its owners.
+// sameCapacity reports whether object has the content and the owners of wanted.
 func sameCapacity(object, wanted *storagev1.CSIStorageCapacity) bool {
 	return sameQuantity(object.Capacity, wanted.Capacity) && sameQuantity(object.MaximumVolumeSize, wanted.MaximumVolumeSize) &&
 		!slices.ContainsFunc(wanted.OwnerReferences, func(o metav1.OwnerReference) bool { return !owns(object, o.UID) })
@@ -103,7 +104,7 @@ func owns(object *storagev1.CSIStorageCapacity, uid types.UID) bool {
 	return slices.ContainsFunc(object.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == uid })
 }
 
-// changed returns a copy of existing that says what wanted says.
+// changed returns a copy of existing with the content of wanted.
 func changed(existing, wanted *storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapacity {
 	object := existing.DeepCopy()
 	object.Capacity, object.MaximumVolumeSize = wanted.Capacity, wanted.MaximumVolumeSize

@@ -12,10 +12,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// segment is a part of the cluster: labels that all of its nodes have. An empty one is all nodes.
+// segment is a part of the cluster: the labels that all of its nodes have. An empty segment is all nodes.
 type segment map[string]string
 
-// key returns a segment as text, the same for equal segments. Neither keys nor values of labels have a comma.
+// key returns a segment as text. Equal segments have the same key, because keys and values of labels have no comma.
 func (s segment) key() string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(s)) {
@@ -64,8 +64,8 @@ func (c *Controller) segmentOf(csiNode *storagev1.CSINode, keys []string) (segme
 	return s, true
 }
 
-// mayHave reports whether the storage of a volume may be that of a segment: false only if each term of its node affinity demands
-// another value of one of the segment's labels.
+// mayHave reports whether a volume may have its storage in a segment. It is false only if each term of the volume's
+// node affinity demands another value of one of the segment's labels.
 func (s segment) mayHave(pv *v1.PersistentVolume) bool {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return true

@@ -16,21 +16,21 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// maxAnswer is how many bytes an answer may have.
+// maxAnswer is the largest size of an answer in bytes.
 const maxAnswer = 1 << 20
 
-// DriverError is an error that the driver itself has returned.
+// DriverError is an error that the driver returned.
 type DriverError struct {
 	// Call is the call, such as "VolumeDriver.Mount".
 	Call string
-	// Text is what the driver says, cut at 64 bytes and quoted.
+	// Text is the driver's message, cut at 64 bytes and quoted.
 	Text string
 }
 
-// Error names the call.
+// Error names the call and has the message.
 func (e *DriverError) Error() string { return "the driver refuses " + e.Call + ": " + e.Text }
 
-// client calls a driver. Each call has a connection of its own, so that nothing runs between calls.
+// client calls a driver. Each call has its own connection, so nothing runs between calls.
 type client struct {
 	http    *http.Client
 	timeout time.Duration
@@ -92,7 +92,7 @@ func (c *client) call(ctx context.Context, path string, request, answer any) err
 	return nil
 }
 
-// isRefusal reports whether the driver has answered with an error.
+// isRefusal reports whether the driver answered with an error.
 func isRefusal(err error) bool {
 	var refusal *DriverError
 	return errors.As(err, &refusal)

@@ -1,6 +1,6 @@
-// Package dockerdriver makes a [volume.VolumePlugin] of the socket of a Docker volume driver.
+// Package dockerdriver makes a [volume.VolumePlugin] from the socket of a Docker volume driver.
 //
-// It is for programs with a volume manager whose storage has a driver for Docker and nothing else.
+// It is for programs with a volume manager, for storage that has a Docker driver and no other plugin.
 //
 //	plugin, err := dockerdriver.New(dockerdriver.Options{
 //		Name:   "example.com/images",
@@ -22,18 +22,20 @@
 //	UnmountDevice  the bind is taken off; Unmount, with the same id
 //	Delete         Remove
 //
-// Docker's protocol has no mount options: a class or a volume that has some is refused.
+// Docker's protocol has no mount options: the plugin refuses a class or a volume that has some.
 //
 // # Guarantees
 //
-// A path that the driver returns is used only below one of [Options].Roots, without a link on the way, and, unless
-// [Options].PlainDirectories is set, only if something is mounted there: a driver that has lost its mount would have pods write to the
-// node's own disk. What is bound is what was opened.
+// The plugin uses a path of the driver only below one of [Options].Roots and without a symbolic link on the way.
+// Something must be mounted there, unless [Options].PlainDirectories is set: if a driver has lost its mount, pods would
+// write to the node's own disk. The plugin binds the directory that it has opened and checked.
 //
-// An answer has at most 1 MiB and must be JSON. A call that was sent and has no usable answer is uncertain, and one that could not be sent is
-// transient. An error that the driver returns is final, but for one to Mount, after which a driver may have mounted, and one to Create
-// of a volume that is on the driver's list then. A driver that refuses a question has not said that a volume is gone: its list does.
+// An answer must be JSON of at most 1 MiB. If a call was sent and has no usable answer, its error is uncertain. If it
+// could not be sent, the error is transient. An error that the driver returns is final, with two exceptions: after an
+// error of Mount the driver may have mounted, and after an error of Create its list may have the volume. An error of a
+// read does not prove that a volume is gone: the plugin then reads the driver's list.
 //
-// The staging directory is there before Mount is called, and goes after Unmount. A killed program therefore repeats a call, and
-// never leaves one out. A driver that counts its Mount calls, and does not look at their ids, then counts one too many.
+// The plugin makes the staging directory before it calls Mount, and removes it after Unmount. So a program that was
+// killed repeats a call, and never omits one. A driver that counts its Mount calls and ignores their ids then counts
+// one too many.
 package dockerdriver

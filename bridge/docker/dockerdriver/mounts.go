@@ -18,7 +18,7 @@ import (
 	"github.com/volumekit/volumekit/volume/ownership"
 )
 
-// ErrPath says that a path which the driver has returned is not used.
+// ErrPath says that the plugin does not use a path that the driver returned.
 var ErrPath = errors.New("the path of the driver is not allowed")
 
 // at returns the uppermost mount at path.
@@ -30,7 +30,8 @@ func (p *Plugin) at(ctx context.Context, path string) (there mount.MountPoint, m
 	return there, err == nil, err
 }
 
-// use returns the id of this node's use of every volume: one for each, since pods share the staging mount.
+// use returns the id with which this node mounts a volume. It is one for all pods, because they share the staging
+// mount.
 func (p *Plugin) use(handle string) protocol.Use {
 	return protocol.Use{Name: handle, ID: "volumekit-" + string(p.host.GetNodeName())}
 }
@@ -50,7 +51,7 @@ func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string)
 	pods := p.host.GetPodsDir()
 	var ours []string
 	for _, ref := range refs {
-		if safepath.Contains(pods, ref) { // the driver's own mount is no pod's
+		if safepath.Contains(pods, ref) { // this is the driver's own mount
 			ours = append(ours, ref)
 		}
 	}
@@ -78,8 +79,8 @@ func (n *node) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 	return n.plugin.stagingPath(handle), nil
 }
 
-// MountDevice has the driver mount the volume, and binds what it returns at deviceMountPath. The error of a path that is not used
-// matches [ErrPath].
+// MountDevice has the driver mount the volume, and binds the driver's path at deviceMountPath. If the plugin refuses
+// the path, the error matches [ErrPath].
 func (n *node) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMountPath string, _ volume.DeviceMounterArgs) error {
 	handle, err := n.plugin.handleOf(spec)
 	if err != nil {
@@ -98,7 +99,7 @@ func (n *node) stage(ctx context.Context, handle, path string) error {
 	if _, mounted, err := n.plugin.at(ctx, path); err != nil || mounted {
 		return err
 	}
-	if err := os.MkdirAll(path, 0o750); err != nil { // it says that Unmount is owed
+	if err := os.MkdirAll(path, 0o750); err != nil { // while it exists, Unmount must be called
 		return volume.Transient(err)
 	}
 	var mounted protocol.Mounted
@@ -115,7 +116,7 @@ func (n *node) stage(ctx context.Context, handle, path string) error {
 	return nil
 }
 
-// bind binds a path that the driver has returned.
+// bind binds a path that the driver returned.
 func (p *Plugin) bind(ctx context.Context, from, path string) error {
 	root, name, err := p.allowed(from)
 	if err != nil {
@@ -130,7 +131,7 @@ func (p *Plugin) bind(ctx context.Context, from, path string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // it was only opened
+	defer func() { _ = dir.Close() }() // it was only read
 	err = dir.Bind(ctx, name, path, safepath.BindOptions{Kinds: safepath.Directory})
 	if errors.Is(err, safepath.ErrEscapes) {
 		return fmt.Errorf("%w: %w", ErrPath, err)
@@ -149,7 +150,8 @@ func (p *Plugin) allowed(path string) (root, name string, err error) {
 	return "", "", fmt.Errorf("%s is not a clean path below %q: %w", volume.Quote(path), p.options.Roots, ErrPath)
 }
 
-// UnmountDevice takes the bind off, and has the driver unmount the volume. Without a staging directory nothing is owed.
+// UnmountDevice unmounts the bind, and has the driver unmount the volume. Without a staging directory there is nothing
+// to undo.
 func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error {
 	handle := filepath.Base(deviceMountPath)
 	if deviceMountPath != n.plugin.stagingPath(handle) {
@@ -160,7 +162,7 @@ func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error 
 		return err
 	}
 	if mounted {
-		// The driver could not unmount what a pod has, and would wait for it.
+		// The driver cannot unmount a volume that a pod uses, and may wait until the pod releases it.
 		if pods, err := n.plugin.GetDeviceMountRefs(ctx, deviceMountPath); err != nil || len(pods) > 0 {
 			return errors.Join(err, fmt.Errorf("volume %q is mounted at %q: %w", handle, pods, volume.ErrInUse))
 		}
@@ -177,8 +179,8 @@ func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error 
 	return n.plugin.mounter.RemoveTarget(ctx, deviceMountPath)
 }
 
-// unmount has the driver unmount the volume. One that refuses has unmounted it before if the volume has no path, or is not on its
-// list.
+// unmount has the driver unmount the volume. If the driver refuses, and the volume has no path or is not on the
+// driver's list, it was unmounted before.
 func (n *node) unmount(ctx context.Context, handle string) error {
 	err := n.plugin.driver.call(ctx, protocol.Unmount, n.plugin.use(handle), &protocol.Nothing{})
 	if !isRefusal(err) {
@@ -229,7 +231,7 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	return m.SetUpAt(ctx, m.GetPath(), args)
 }
 
-// SetUpAt gives the content to the pod's fsGroup, and binds what is staged.
+// SetUpAt gives the content to the pod's fsGroup, and binds the staging mount.
 func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
 	staging := m.plugin.stagingPath(m.handle)
 	staged, mounted, err := m.plugin.at(ctx, staging)
@@ -259,8 +261,8 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 	return m.plugin.mounter.Mount(ctx, request)
 }
 
-// own gives the content to the group that the pod asks for. It is called at every set-up, so the next one completes an interrupted
-// one. Nothing is bound if it fails.
+// own gives the content to the pod's fsGroup. Each set-up calls it, so the next one completes an interrupted one. If it
+// fails, nothing is bound.
 func (m *mounter) own(ctx context.Context, staging string, args volume.MounterArgs) error {
 	if args.FsGroup == nil || m.readOnly || args.IsRemount {
 		return nil

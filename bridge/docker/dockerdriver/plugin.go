@@ -18,24 +18,25 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// defaultCallTimeout is what Docker waits for a driver.
+// defaultCallTimeout is Docker's own timeout for a driver.
 const defaultCallTimeout = 2 * time.Minute
 
-// Options configures a [Plugin]. What is not said to be required may be left out.
+// Options configures a [Plugin]. Fields that are not marked as required may be empty.
 type Options struct {
-	// Name is the plugin's name, such as "example.com/images". Required. It must never change, since it is a part of paths.
+	// Name is the plugin's name, such as "example.com/images". Required. It must never change, because paths contain
+	// it.
 	Name string
 	// Socket is the absolute path of the driver's socket. Required.
 	Socket string
 	// Roots are absolute directories below which the driver may return paths. Required. Only the operator of the host may write
 	// to the directories above them.
 	Roots []string
-	// SizeOption is the name of the option in which the driver takes a size in bytes, such as "size". Empty: the driver is told
-	// no size, and volumes have no limit, whatever their capacity says.
+	// SizeOption is the name of the driver's option for the size in bytes, such as "size". If it is empty, the driver
+	// gets no size, and volumes have no size limit, whatever their capacity.
 	SizeOption string
-	// PlainDirectories says that the driver may return directories at which nothing is mounted.
+	// PlainDirectories allows the driver to return directories that are no mounts.
 	PlainDirectories bool
-	// Mounter makes the binds. Nil: one of the plugin's own.
+	// Mounter makes the binds. If it is nil, the plugin makes its own.
 	Mounter mount.Interface
 	// CallTimeout bounds each call of the driver; zero means two minutes.
 	CallTimeout time.Duration
@@ -49,7 +50,7 @@ type Plugin struct {
 	host    volume.VolumeHost
 }
 
-// New returns a plugin. It does no I/O and starts nothing. An option that is missing or not usable is an error that matches
+// New returns a plugin. It does no I/O and starts no goroutine. The error for a missing or invalid option matches
 // [volume.ErrInvalid].
 func New(options Options) (*Plugin, error) {
 	if options.CallTimeout == 0 {
@@ -106,7 +107,7 @@ func (p *Plugin) handleOf(spec *volume.Spec) (string, error) {
 	return handle, nil
 }
 
-// GetAccessModes implements volume.PersistentVolumePlugin: what other nodes may do is the driver's matter.
+// GetAccessModes implements volume.PersistentVolumePlugin. Only the driver knows the access of other nodes.
 func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod}
 }
@@ -127,7 +128,8 @@ type provisioner struct {
 	options volume.VolumeOptions
 }
 
-// Provision implements volume.Provisioner. A volume that the driver has under the name is taken for that of an earlier attempt.
+// Provision implements volume.Provisioner. If the driver already has a volume of that name, it counts as that of an
+// earlier attempt.
 func (p *provisioner) Provision(ctx context.Context, _ *v1.Node, allowed []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	claim, name := p.options.PVC, p.options.PVName
 	switch {
@@ -167,7 +169,7 @@ func (p *provisioner) Provision(ctx context.Context, _ *v1.Node, allowed []v1.To
 	}, nil
 }
 
-// create makes a volume. A driver that refuses may have made it in part: then its list has it.
+// create creates a volume. A driver that returns an error may have created the volume partly: then its list has it.
 func (p *Plugin) create(ctx context.Context, name string, options map[string]string) error {
 	if there, err := p.exists(ctx, name); err != nil || there {
 		return err
@@ -182,8 +184,8 @@ func (p *Plugin) create(ctx context.Context, name string, options map[string]str
 	return err
 }
 
-// exists reports whether the driver has the volume. A driver refuses Get of a volume that it does not have, and also when it cannot
-// reach its storage: then its list decides.
+// exists reports whether the driver has the volume. A driver returns an error from Get if it does not have the volume,
+// and also if it cannot reach its storage. In both cases its list decides.
 func (p *Plugin) exists(ctx context.Context, name string) (bool, error) {
 	var got protocol.Got
 	err := p.driver.call(ctx, protocol.Get, protocol.Name{Name: name}, &got)
@@ -203,7 +205,7 @@ func (p *Plugin) exists(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// isListed reports whether the driver has the volume on its list. An error is transient: a question changes nothing.
+// isListed reports whether the driver's list has the volume. An error is transient: a read changes nothing.
 func (p *Plugin) isListed(ctx context.Context, name string) (bool, error) {
 	var all protocol.Listed
 	if err := p.driver.call(ctx, protocol.List, protocol.Nothing{}, &all); err != nil {
@@ -228,7 +230,7 @@ func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	return &deleter{Dir: volume.Dir{Path: p.stagingPath(handle)}, plugin: p, handle: handle}, nil
 }
 
-// Delete implements volume.Deleter. A volume that is staged here is in use.
+// Delete implements volume.Deleter. A volume that is staged on this node is in use.
 func (d *deleter) Delete(ctx context.Context) error {
 	if _, mounted, err := d.plugin.at(ctx, d.plugin.stagingPath(d.handle)); err != nil || mounted {
 		return errors.Join(err, fmt.Errorf("volume %q is staged on this node: %w", d.handle, volume.ErrInUse))
@@ -238,7 +240,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return err
 	}
 	err = d.plugin.driver.call(ctx, protocol.Remove, protocol.Name{Name: d.handle}, &protocol.Nothing{})
-	if isRefusal(err) { // an earlier Remove, whose caller did not wait for it, may have ended meanwhile
+	if isRefusal(err) { // an earlier Remove, whose caller has left, may have ended meanwhile
 		if listed, listErr := d.plugin.isListed(ctx, d.handle); listErr == nil && !listed {
 			return nil
 		}

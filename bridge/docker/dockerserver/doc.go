@@ -1,7 +1,8 @@
-// Package dockerserver serves a [volume.VolumePlugin] to Docker, as a volume driver on a unix socket.
+// Package dockerserver serves a [volume.VolumePlugin] as a Docker volume driver, on a unix socket.
 //
-// It is for whoever has a plugin and users of Docker, on one machine. The plugin may be of any kind: one that provisions makes a
-// volume for each docker volume create; for any other, the program says by [Options].Source what a new volume is.
+// It is for the author of a plugin whose users have Docker, on one machine. The plugin may be of any kind. A plugin
+// that provisions creates a volume for each docker volume create. For any other plugin, [Options].Source returns the
+// volume of a name.
 //
 //	server, err := dockerserver.New(loopblock.New(loopblock.Options{}), dockerserver.Options{
 //		Socket:     "/run/docker/plugins/loop-block.sock",
@@ -16,9 +17,9 @@
 //
 // # Words
 //
-// A driver is what Docker calls: this server. Its name is that of the socket, without ".sock". An id is one use of a volume, chosen
-// by Docker: a container has one for each of its volumes, and docker cp and the like have their own. Docker sends the same id to
-// Unmount as it sent to Mount. A volume is in use while it has an id.
+// Docker calls this server a driver. The driver's name is that of the socket, without ".sock". An id is one use of a
+// volume, chosen by Docker: a container has one for each of its volumes, and docker cp and similar commands have their
+// own. Docker sends the same id to Unmount as to Mount. A volume is in use while it has an id.
 //
 // # A life
 //
@@ -36,31 +37,34 @@
 //	docker volume rm v1
 //	    Remove   the removal is on record; Delete; the record goes
 //
-// A volume in use is one volume of one pod of a [volumemanager.Manager], which keeps records of its own: what is said there about
-// uncertain calls, hung servers and foreign mounts holds here.
+// The server gives each volume in use to one pod of a [volumemanager.Manager], which keeps its own records. The
+// manager's promises about uncertain calls, hung servers and foreign mounts hold here too.
 //
 // # Guarantees
 //
-// What is done is on record before it is done. Records of volumes are synced (StateDir). Those of ids end with the boot, as
-// containers do (RuntimeDir). After kill -9 at any instruction Docker may repeat its call, and gets the answer that the first one
-// would have got. Docker repeats a call for half a minute by itself while nothing listens at the socket.
+// The server writes a record before each action. Records of volumes are synced (StateDir). Records of ids end with the
+// boot, as containers do (RuntimeDir). After kill -9 at any instruction Docker may repeat its call, and gets the answer
+// that the first call would have had. While nothing listens on the socket, Docker itself repeats a call for half a
+// minute.
 //
-// Calls for one volume take turns. A call ends with an error when Docker has gone, or after [Options].CallTimeout. A Mount that
-// fails, or whose caller has gone, takes its id back. An error that another attempt will not mend is answered at once; others are
-// tried again until the call ends. An Unmount that fails has taken its id off the record: the manager goes on trying to take the
-// volume away, and an Unmount that is repeated waits for that.
+// Calls for one volume run one after the other. A call ends with an error when Docker closes the request, or after
+// [Options].CallTimeout. If a Mount fails, or Docker has closed its request, the server removes the id of the Mount
+// from the record. The server returns an error that cannot pass at once, and retries after others until the call ends.
+// A failed Unmount has removed its id from the record: the manager continues to tear the volume down, and a repeated
+// Unmount waits for that.
 //
-// A volume is removed only when nothing on this machine uses it. Docker itself refuses to remove a volume that a container has. If
-// there are ids all the same, which Docker has forgotten, the mounts of all processes are read: one in another mount namespace
-// that shows the volume, or what was mounted when Mount was answered, keeps it. Where they cannot be read, the volume is kept.
+// The server removes a volume only if no process on this machine uses it. Docker itself does not remove a volume of a
+// container. If Docker has forgotten ids, the server reads the mounts of all processes. It keeps the volume if another
+// mount namespace has the volume mounted, or has a mount of what was mounted when Mount was answered. It also keeps the
+// volume if it cannot read the mounts of a process.
 //
-// When the context of [Server.Run] ends, the calls that are under way may end within [Options].Grace. Volumes in use stay mounted.
+// When the context of [Server.Run] ends, running calls have [Options].Grace to end. Volumes in use stay mounted.
 //
-// Requests are at most 64 KiB, and 64 calls run at once; others are refused. The values of options are in no record, log or
-// error. Whoever can connect can mount: the socket belongs to its owner alone.
+// A request has at most 64 KiB, and 64 calls run at once; the server refuses others. The values of options are in no
+// record, log or error. Every process that can connect can mount, so only the owner of the socket can connect.
 //
 // # What Docker cannot say
 //
-// Docker's protocol has no read-only, raw block device, fsGroup, expansion or snapshot. Docker itself makes -v v1:/data:ro
-// read-only. The scope is always local: each machine has its own volumes.
+// Docker's protocol has no read-only volume, raw block device, fsGroup, expansion or snapshot. Docker itself makes -v
+// v1:/data:ro read-only. The scope is always local: each machine has its own volumes.
 package dockerserver

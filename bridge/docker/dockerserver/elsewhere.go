@@ -14,11 +14,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// mountLine is one line of a mountinfo: the number of the mount, which no other mount has in any namespace, what is mounted (the
-// device, and the directory in it), and where.
+// mountLine is one line of a mountinfo: the mount's id, which is unique in all namespaces; the device and the directory
+// in it that are mounted; and the mount point.
 type mountLine struct{ id, what, at string }
 
-// mountedAt returns what is mounted at path, or "" if nothing is.
+// mountedAt returns the device and the directory mounted at path, or "" for no mount.
 func mountedAt(path string) (what string, err error) {
 	table, err := mountsOf("/proc/self/mountinfo")
 	for _, m := range table {
@@ -29,12 +29,13 @@ func mountedAt(path string) (what string, err error) {
 	return what, err
 }
 
-// escaped is how a mountinfo writes the characters of a path that would end a field or a line.
+// escaped replaces the characters of a path that would end a field or a line, as a mountinfo does.
 var escaped = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`)
 
-// unusedElsewhere reports whether a process in another mount namespace, as a container is, has what is mounted at path, or what is on
-// record to have been mounted there: that mount may be gone here alone. The error matches volume.ErrInUse if one has it. If the
-// mounts of a process cannot be read, nothing is known, which is an error too.
+// unusedElsewhere returns an error that matches volume.ErrInUse if a process in another mount namespace, such as a
+// container, has a mount of the volume. That is a mount of what is mounted at path, or of what the record names: the
+// mount at path may be gone only here. If the mounts of a process cannot be read, the use is unknown, which is an error
+// too.
 func unusedElsewhere(path, recorded string) error {
 	wanted, err := mountedAt(path)
 	if err != nil {
@@ -65,7 +66,7 @@ func unusedElsewhere(path, recorded string) error {
 			return fmt.Errorf("the mounts of a process cannot be seen: %w", err)
 		}
 		if slices.ContainsFunc(table, isOurs) {
-			continue // it is in this namespace, whatever has been mounted here meanwhile
+			continue // it is in this mount namespace
 		}
 		for _, m := range table {
 			if m.what == wanted || m.what == recorded {

@@ -18,13 +18,14 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// namespace is where the claims of volumes are, in a store of this process alone. outerName is the volume's name in its pod.
+// namespace is the namespace of the volumes' claims, in a store of this process. outerName is the volume's name in its
+// pod.
 const (
 	namespace = "docker"
 	outerName = "volume"
 )
 
-// node makes volumes available on this machine: each is the one volume of the one pod that stands for all its uses.
+// node sets volumes up on this machine: each is the only volume of one pod, which represents all its uses.
 type node struct {
 	manager  *volumemanager.Manager
 	objects  *store.Memory
@@ -46,7 +47,7 @@ func newNode(plugins *volume.VolumePluginMgr, o Options, runtimeDir, stateDir st
 	return &node{manager: manager, objects: objects, plugins: plugins, failures: failures}, nil
 }
 
-// know puts a volume that is made where the manager looks for it. Once is enough; twice does no harm.
+// know adds an existing volume to the manager's store. A second call changes nothing.
 func (n *node) know(ctx context.Context, v volumeRecord) error {
 	if v.PV == nil {
 		return nil
@@ -78,13 +79,13 @@ func (n *node) forget(ctx context.Context, v volumeRecord) error {
 	return nil
 }
 
-// want has the manager make the volume available, and does not wait for that.
+// want adds the volume's pod to the manager, and does not wait for the set-up.
 func (n *node) want(ctx context.Context, v volumeRecord) error {
 	return n.manager.AddPod(ctx, podOf(v))
 }
 
-// setUp returns where the volume is, once it is there. A final error ends the wait: the manager would go on trying, and Docker shows
-// no cause before that ends.
+// setUp waits until the volume is set up, and returns its path. It returns on the first final error: the manager would
+// retry, and Docker shows no cause until the call ends.
 func (n *node) setUp(ctx context.Context, v volumeRecord) (path string, err error) {
 	pod := podOf(v)
 	podName := volume.GetUniquePodName(pod)
@@ -111,10 +112,10 @@ func (n *node) setUp(ctx context.Context, v volumeRecord) (path string, err erro
 	return info.Path, nil
 }
 
-// release has the manager take the volume away: it goes on until that is done, whoever waits.
+// release removes the volume's pod from the manager, which continues the teardown until it is done.
 func (n *node) release(v volumeRecord) error { return n.manager.RemovePod(podOf(v).UID) }
 
-// gone returns when nothing of the volume is left on this machine.
+// gone returns when no trace of the volume is left on this machine.
 func (n *node) gone(ctx context.Context, v volumeRecord) error {
 	if err := n.manager.WaitForUnmount(ctx, podOf(v)); err != nil {
 		return err
@@ -125,7 +126,7 @@ func (n *node) gone(ctx context.Context, v volumeRecord) error {
 	return n.manager.WaitForVolumeUnused(ctx, v.PV)
 }
 
-// status says of a volume what Docker shows under "Status".
+// status returns what Docker shows for a volume under "Status".
 func (n *node) status(v volumeRecord) map[string]any {
 	shown := map[string]any{}
 	if v.PV != nil {
@@ -153,7 +154,7 @@ func claimOf(v volumeRecord) *v1.PersistentVolumeClaim {
 	}
 }
 
-// podOf returns the pod that stands for all uses of a volume.
+// podOf returns the pod that represents all uses of a volume.
 func podOf(v volumeRecord) *v1.Pod {
 	name := element(v.Name)
 	source := v1.Volume{Name: outerName}
@@ -173,10 +174,11 @@ func podOf(v volumeRecord) *v1.Pod {
 	}
 }
 
-// digestPrefix begins the names of objects that stand for a name which no object can have.
+// digestPrefix begins the names of objects whose volume has a name that no object can have.
 const digestPrefix = "name-"
 
-// element returns the name of a volume's objects and directories: its own where that can be one, else a digest.
+// element returns the name of a volume's objects and directories: the volume's name if it is valid for them, otherwise
+// a digest.
 func element(name string) string {
 	if len(name) <= 63 && len(validation.IsDNS1123Subdomain(name)) == 0 && (len(name) < len(digestPrefix) || name[:len(digestPrefix)] != digestPrefix) {
 		return name
@@ -188,7 +190,7 @@ func element(name string) string {
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
-		_, _ = fmt.Fprintf(h, "%d:%s", len(part), part) // a hash takes everything
+		_, _ = fmt.Fprintf(h, "%d:%s", len(part), part) // writing to a hash never fails
 	}
 	return hex.EncodeToString(h.Sum(nil)[:20])
 }

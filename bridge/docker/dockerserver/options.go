@@ -18,42 +18,43 @@ import (
 const (
 	// defaultCallTimeout is shorter than the two minutes for which Docker waits, so that it shows the cause and not its own timeout.
 	defaultCallTimeout = 110 * time.Second
-	// defaultGrace is what Docker's and systemd's own time for an end leaves room for.
+	// defaultGrace is shorter than the stop timeouts of Docker and systemd.
 	defaultGrace = 20 * time.Second
 	// defaultVolumeSize is 1 GiB.
 	defaultVolumeSize = int64(1) << 30
 )
 
-// Options configures a [Server]. What is not said to be required may be left out.
+// Options configures a [Server]. Fields that are not marked as required may be empty.
 type Options struct {
-	// Socket is the absolute path of the unix socket. Required. Docker looks for it in /run/docker/plugins, and calls the driver
-	// by its name without ".sock". Only this user and root may write to its directory, which is made when it is missing. What a
-	// killed server has left is replaced.
+	// Socket is the absolute path of the unix socket. Required. Docker looks for it in /run/docker/plugins, and names
+	// the driver after it, without ".sock". Only this user and root may write to its directory, which the server makes
+	// if it is missing. The server replaces the socket of a killed server.
 	Socket string
-	// SocketMode are the permissions of the socket, 0600 by default. It must not be writable for all.
+	// SocketMode are the permissions of the socket, 0600 by default. They must not let all users write.
 	SocketMode fs.FileMode
-	// RootDir is the absolute directory below which the plugin works and volumes are mounted, as [volume.HostOptions] has it.
-	// Required. Docker must see its mounts: the server runs in the mount namespace of Docker's daemon, or RootDir lies on a mount
-	// that is shared with it.
+	// RootDir is the absolute directory below which the plugin works and volumes are mounted, see [volume.HostOptions].
+	// Required. Docker must see its mounts: run the server in the mount namespace of dockerd, or put RootDir on a mount
+	// that it shares with dockerd.
 	RootDir string
-	// StateDir is the absolute directory of what must survive a reboot: which volumes there are, and what is attached. Required.
-	StateDir string
-	// RuntimeDir is the absolute directory of what ends with the boot: what is mounted, and for whom. It should be on a tmpfs.
+	// StateDir is the absolute directory of the records that must survive a reboot: the volumes and their attachments.
 	// Required.
+	StateDir string
+	// RuntimeDir is the absolute directory of the records that end with the boot: mounts, and ids. It should be on a
+	// tmpfs. Required.
 	RuntimeDir string
-	// NodeName is the name of this machine. Required: a plugin has it in its [volume.VolumeHost].
+	// NodeName is the name of this machine. Required: plugins read it from their [volume.VolumeHost].
 	NodeName types.NodeName
-	// Parameters are those of every volume, as a storage class has them. An option of docker volume create -o goes before the
-	// parameter of the same name.
+	// Parameters are class parameters of every volume. An option of docker volume create -o overrides the parameter of
+	// the same name.
 	Parameters map[string]string
-	// DefaultVolumeSize is the size in bytes of a volume for which no size is given; zero means 1 GiB.
+	// DefaultVolumeSize is the size in bytes of a volume that is created without a size; zero means 1 GiB.
 	DefaultVolumeSize int64
-	// Source returns the volume that a name and the options of docker volume create -o stand for. It is for plugins that do not
-	// provision, and is required for them; with it no volume is provisioned or deleted. It must refuse options that it does not
-	// know. It must not change options, does no I/O, and may be called from several goroutines at once. The spec is a
-	// PersistentVolume, which is renamed, or a volume of a pod.
+	// Source returns the volume for a name and the options of docker volume create -o. It is for plugins that do not
+	// provision, and required for them. With Source the server provisions and deletes no volume. Source must refuse
+	// unknown options, must not change options, must do no I/O, and may be called from several goroutines at once. The
+	// spec is a PersistentVolume, which the server renames, or a volume of a pod.
 	Source func(name string, options map[string]string) (*volume.Spec, error)
-	// Mounter is the mounter that the plugin uses. Nil: one of the server's own.
+	// Mounter is the mounter that the plugin uses. If it is nil, the server makes its own.
 	Mounter *mount.Mounter
 	// CallTimeout bounds every call; zero means 110 seconds.
 	CallTimeout time.Duration

@@ -14,10 +14,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrSocketInUse says that another process answers at the path of the socket.
+// ErrSocketInUse says that another process listens on the socket.
 var ErrSocketInUse = unixsocket.ErrInUse
 
-// errStuck is matched by the refusal of a call beside an abandoned one.
+// errStuck matches the error of a call that is refused because of an abandoned one.
 var errStuck = errors.New("an earlier call of the plugin has not returned")
 
 // Server serves one plugin. Make it with [New].
@@ -28,7 +28,7 @@ type Server struct {
 	logger  *slog.Logger
 }
 
-// New returns a server of plugin. It does no I/O and starts nothing. An option that is missing or not usable is an error that
+// New returns a server of plugin. It does no I/O and starts no goroutine. The error for a missing or invalid option
 // matches [volume.ErrInvalid].
 func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
 	options = options.withDefaults()
@@ -42,8 +42,8 @@ func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
 	return &Server{options: options, plugin: plugin, host: host, logger: options.Logger}, nil
 }
 
-// Run initialises the plugin, reads the records, takes up what an earlier server has left, and serves until ctx ends. Then calls
-// that are under way have [Options].Grace to end. Volumes in use stay mounted. Run may be called once.
+// Run initialises the plugin, reads the records, takes over the volumes of an earlier server, and serves until ctx
+// ends. Then running calls have [Options].Grace to end. Volumes in use stay mounted. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("docker server of plugin %q: %w", s.plugin.GetPluginName(), err)
@@ -73,7 +73,7 @@ func (s *Server) run(ctx context.Context) (err error) {
 		return err
 	}
 	ended := make(chan error, 1)
-	// The manager outlives ctx, so that calls can end; stop ends it.
+	// The manager outlives ctx, because running calls need it; stop ends it.
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	go func() { ended <- node.manager.Run(running) }()
@@ -85,7 +85,7 @@ func (s *Server) run(ctx context.Context) (err error) {
 	return errors.Join(err, <-ended)
 }
 
-// resume tells the manager which volumes there are, and which are in use.
+// resume adds the recorded volumes, and the pods of those in use, to the manager.
 func (s *volumes) resume(ctx context.Context) error {
 	for _, v := range s.records.volumes.all() {
 		_, used := s.records.uses.get(v.Name)

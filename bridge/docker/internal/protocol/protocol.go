@@ -1,11 +1,11 @@
-// Package protocol is what both sides of Docker's volume plugin protocol say: one HTTP POST for each call, on a unix socket, with a
-// JSON object as its request and its answer.
+// Package protocol has the messages of Docker's volume plugin protocol: each call is one HTTP POST on a unix socket,
+// with a JSON object as its request and another as its answer.
 package protocol
 
 // ContentType is the media type of requests and answers.
 const ContentType = "application/vnd.docker.plugins.v1.1+json"
 
-// VolumeDriver is what a volume driver says that it implements.
+// VolumeDriver is the interface that a volume driver reports in [Implements].
 const VolumeDriver = "VolumeDriver"
 
 // The paths of the calls.
@@ -48,7 +48,7 @@ type Name struct {
 type Use struct {
 	// Name is the name of the volume.
 	Name string
-	// ID is that of one use: Docker sends the same to Unmount as to Mount.
+	// ID identifies one use: Docker sends the same to Unmount as to Mount.
 	ID string
 }
 
@@ -72,7 +72,7 @@ type Volume struct {
 
 // Got is the answer to [Get].
 type Got struct {
-	// Volume is the volume; nil in the answer of a driver that does it wrong.
+	// Volume is the volume; nil in an invalid answer of a driver.
 	Volume *Volume
 }
 
