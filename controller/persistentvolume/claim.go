@@ -21,7 +21,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// claimSync serves claims: it binds them, has volumes provisioned for them, and lets them go.
+// claimSync syncs claims: it binds them, has volumes provisioned for them, and removes their finalizers.
 type claimSync struct {
 	store        store.Store
 	seen         *seen
@@ -37,7 +37,7 @@ type claimSync struct {
 	events       volume.EventRecorder
 }
 
-// sync does the next thing for one claim.
+// sync does the next step for one claim.
 func (s *claimSync) sync(ctx context.Context, name types.NamespacedName) error {
 	claim, ok := s.seen.claims.Get(name)
 	if !ok {
@@ -50,7 +50,7 @@ func (s *claimSync) sync(ctx context.Context, name types.NamespacedName) error {
 	orphan, err := s.ephemeral.IsOrphan(ctx, claim)
 	switch {
 	case errors.Is(err, store.ErrConflict):
-		return errors.Join(s.serve(ctx, claim), err) // Its pod is there.
+		return errors.Join(s.serve(ctx, claim), err) // Its pod exists.
 	case err != nil:
 		return err
 	case orphan:
@@ -59,7 +59,7 @@ func (s *claimSync) sync(ctx context.Context, name types.NamespacedName) error {
 	return s.serve(ctx, claim)
 }
 
-// serve does the next thing for a claim that is no orphan.
+// serve does the next step for a claim that is no orphan.
 func (s *claimSync) serve(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	_, completed := claim.Annotations[objects.AnnBindCompleted]
 	switch {
@@ -76,9 +76,9 @@ func (s *claimSync) serve(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	}
 }
 
-// unnamed serves an unbound claim that names no volume.
+// unnamed syncs an unbound claim that names no volume.
 func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	// More than a plugin can make may be there all the same.
+	// An existing volume may still be large enough.
 	if _, err := volume.RequestedBytes(claim); err != nil && !errors.Is(err, volume.ErrInfeasible) {
 		return s.pending.wait(ctx, claim, failedBinding("%v", err))
 	}
@@ -116,7 +116,7 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 	return s.unmatched(ctx, claim, class)
 }
 
-// bindMade binds a claim to the volume that was made for it, as soon as the volume is full.
+// bindMade binds a claim to its provisioned volume, once the volume is full.
 func (s *claimSync) bindMade(ctx context.Context, claim *v1.PersistentVolumeClaim, made *v1.PersistentVolume) error {
 	full, err := s.populating.fill(ctx, claim, made)
 	if err != nil || full == nil {
@@ -125,7 +125,7 @@ func (s *claimSync) bindMade(ctx context.Context, claim *v1.PersistentVolumeClai
 	return s.bind(ctx, claim, full)
 }
 
-// bindFree binds a claim to a volume that names none, and reports whether there is one that fits. Where there is none the claim waits
+// bindFree binds a claim to a volume that names no claim, and reports whether one fits. If none fits, the claim waits
 // for one.
 func (s *claimSync) bindFree(ctx context.Context, claim *v1.PersistentVolumeClaim, need match.Need) (found bool, err error) {
 	pv := s.matcher.Take(need)
@@ -139,7 +139,7 @@ func (s *claimSync) bindFree(ctx context.Context, claim *v1.PersistentVolumeClai
 	return true, nil
 }
 
-// bind binds claim and volume to each other, which ends the claim's wait.
+// bind binds claim and volume to each other, and ends the claim's wait.
 func (s *claimSync) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	if err := s.binder.Bind(ctx, claim, pv); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *claimSync) served(name types.NamespacedName) {
 	s.matcher.Remove(name)
 }
 
-// unmatched serves an unbound claim that no volume fits. class is the one that it names; nil when that is none.
+// unmatched syncs an unbound claim that no volume fits. class is the class that it names; nil for none.
 func (s *claimSync) unmatched(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	switch {
 	case objects.LeavesClassOpen(claim):
@@ -174,7 +174,7 @@ func (s *claimSync) unmatched(ctx context.Context, claim *v1.PersistentVolumeCla
 	return nil
 }
 
-// assignDefaultClass gives a claim that left its class open the default class, if there is one.
+// assignDefaultClass sets the default class, if there is one, on a claim that leaves its class open.
 func (s *claimSync) assignDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	class := objects.DefaultClass(s.seen.classes.All())
 	if class == nil {
@@ -189,7 +189,7 @@ func (s *claimSync) assignDefaultClass(ctx context.Context, claim *v1.Persistent
 	return s.unnamed(ctx, updated)
 }
 
-// named serves an unbound claim that names its volume.
+// named syncs an unbound claim that names its volume.
 func (s *claimSync) named(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	pv, err := store.Get[*v1.PersistentVolume](ctx, s.store, "", claim.Spec.VolumeName)
 	switch {
@@ -227,7 +227,7 @@ func (s *claimSync) bindNamed(ctx context.Context, claim *v1.PersistentVolumeCla
 	return s.bind(ctx, claim, pv)
 }
 
-// bound serves a claim that was bound before: it repairs the bind, or finds that the volume is lost.
+// bound syncs a claim that was bound before: it repairs the bind, or finds that the volume is lost.
 func (s *claimSync) bound(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if claim.Spec.VolumeName == "" {
 		return s.lose(ctx, claim, objects.ReasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
@@ -243,7 +243,7 @@ func (s *claimSync) bound(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	case err != nil:
 		return err
 	case pv.Spec.ClaimRef == nil && claim.Status.Phase == v1.ClaimLost:
-		return nil // a volume that only has the name of the one that was lost
+		return nil // another volume with the name of the lost one
 	case pv.Spec.ClaimRef == nil || objects.ReservedFor(pv, claim):
 		if err := s.bind(ctx, claim, pv); err != nil {
 			return err
@@ -253,7 +253,7 @@ func (s *claimSync) bound(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	return s.lose(ctx, claim, objects.ReasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 }
 
-// lose writes that the claim has lost its volume. It stays so.
+// lose sets the claim's phase to Lost, for good.
 func (s *claimSync) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, why, message string) error {
 	s.served(store.NameOf(claim))
 	if claim.Status.Phase == v1.ClaimLost {
@@ -269,8 +269,8 @@ func (s *claimSync) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, w
 	return nil
 }
 
-// dying ends the filling and the provisioning of a claim that is deleted before it was bound. Only provisioning to the end tells whether storage was
-// made; the volume is then released, and reclaimed, as soon as the claim is gone.
+// dying ends the filling and the provisioning of a claim that is deleted before it was bound. Only a completed
+// provisioning shows whether storage exists. The volume is then released, and reclaimed when the claim is gone.
 func (s *claimSync) dying(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	s.served(store.NameOf(claim))
 	if !slices.Contains(claim.Finalizers, objects.FinalizerProvisioning) {
@@ -300,7 +300,7 @@ func (s *claimSync) dying(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	return s.unprotect(ctx, updated)
 }
 
-// unprotect lets a claim go that is being deleted, as soon as nothing uses it.
+// unprotect removes the finalizer of a claim that is being deleted, once nothing uses the claim.
 func (s *claimSync) unprotect(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if !slices.Contains(claim.Finalizers, objects.FinalizerClaimProtection) {
 		return nil

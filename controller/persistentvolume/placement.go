@@ -17,15 +17,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// placement finds the node for which the volume of a claim is made or chosen.
+// placement finds the node for which a claim's volume is provisioned or chosen.
 type placement struct {
 	store    store.Store
 	podsOf   *store.Index[*v1.Pod, types.NamespacedName]
 	nodeName types.NodeName // the only node; empty if there are several nodes
 }
 
-// selected returns the node of a claim, "" if it is not known. It is the node that a scheduler selected, else the only
-// node, else that of the claim's first pod: without a scheduler, pods get their nodes directly.
+// selected returns the node of a claim, "" if it is unknown. It is the node that a scheduler selected, otherwise the
+// only node, otherwise that of the claim's first pod: without a scheduler, pods have their nodes from the start.
 func (p placement) selected(claim *v1.PersistentVolumeClaim) types.NodeName {
 	if node := claim.Annotations[objects.AnnSelectedNode]; node != "" {
 		return types.NodeName(node)
@@ -39,8 +39,8 @@ func (p placement) selected(claim *v1.PersistentVolumeClaim) types.NodeName {
 	return ""
 }
 
-// node returns the node of a claim, nil if it is not known. For a node that the store does not have, it returns an object
-// with the name alone.
+// node returns the node of a claim, nil if it is unknown. If the store does not have the node, the returned object has
+// only its name.
 func (p placement) node(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.Node, error) {
 	name := p.selected(claim)
 	if name == "" {
@@ -53,7 +53,8 @@ func (p placement) node(ctx context.Context, claim *v1.PersistentVolumeClaim) (*
 	return node, err
 }
 
-// nodeToProvision returns the node for which a volume is made. It is nil unless the class waits for its first consumer.
+// nodeToProvision returns the node for which a volume is provisioned. It is nil unless the class waits for its first
+// consumer.
 func (p placement) nodeToProvision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.Node, error) {
 	if !objects.WaitsForConsumer(class) {
 		return nil, nil
@@ -69,15 +70,15 @@ func (p placement) nodeToProvision(ctx context.Context, claim *v1.PersistentVolu
 	return nil, volume.Transient(fmt.Errorf("node %q, for which the volume is to be made: %w", name, err))
 }
 
-// namedNode returns the object of a node of which only the name is known.
+// namedNode returns the object of a node with only a name.
 func namedNode(name types.NodeName) *v1.Node {
 	return &v1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: string(name), Labels: map[string]string{v1.LabelHostname: string(name)},
 	}}
 }
 
-// isAwaited reports whether no volume may be chosen yet, because the class waits for the first consumer and its node is not
-// known. class may be nil.
+// isAwaited reports whether no volume may be chosen yet: the class waits for the first consumer, whose node is unknown.
+// class may be nil.
 func (p placement) isAwaited(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
 	return class != nil && objects.WaitsForConsumer(class) && p.selected(claim) == ""
 }

@@ -22,15 +22,15 @@ import (
 type (
 	// Populator fills new volumes for claims whose data source is of one kind.
 	Populator = populate.Populator
-	// PopulateRequest is what a [Populator] fills.
+	// PopulateRequest is a request to a [Populator].
 	PopulateRequest = populate.Request
-	// PopulateProgress is how far a [Populator] is.
+	// PopulateProgress is the progress of a [Populator].
 	PopulateProgress = populate.Progress
 	// Filesystems mounts the new volumes that populators fill.
 	Filesystems = populate.Filesystems
 )
 
-// populating has volumes filled for claims whose data source is of a kind that a populator is for.
+// populating has populators fill volumes for claims whose data source is of another kind than a claim or a snapshot.
 type populating struct {
 	store      store.Store
 	queue      *work.Queue
@@ -41,8 +41,8 @@ type populating struct {
 	fillings   *populate.Fillings
 }
 
-// populator returns the populator for a claim. It returns nil for a claim that needs none, and nil with a reason if the claim must wait
-// for one.
+// populator returns the populator for a claim. It returns nil if the claim needs none, and nil with a reason if the
+// claim must wait for one.
 func (p *populating) populator(claim *v1.PersistentVolumeClaim) (Populator, *reason) {
 	ref, err := storage.OfAnotherKind(claim)
 	if err != nil {
@@ -71,7 +71,8 @@ func (p *populating) populator(claim *v1.PersistentVolumeClaim) (Populator, *rea
 	return populator, nil
 }
 
-// fill has the volume of a claim filled, and returns it when it is full. It returns nil while the claim must wait.
+// fill has a populator fill the volume of a claim, and returns the volume when it is full. It returns nil while the
+// claim must wait.
 func (p *populating) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	if !objects.IsUnfilled(pv) {
 		p.fillings.Forget(pv.Name)
@@ -89,8 +90,8 @@ func (p *populating) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	}
 }
 
-// begin begins to fill a volume from the start. Before that it writes to the volume that this attempt is the last one: an earlier
-// attempt does not count any more, whoever made it.
+// begin starts to fill a volume from the beginning. First it writes the id of this attempt to the volume: results of
+// earlier attempts, of any process, no longer count.
 func (p *populating) begin(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	populator, why := p.populator(claim)
 	if why == nil {
@@ -123,7 +124,8 @@ func (p *populating) begin(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	return work.ErrAwaited
 }
 
-// sourceChanged returns why a volume cannot be filled for a claim that names another data source than when the volume was made.
+// sourceChanged returns why a volume cannot be filled for a claim: it names another data source than at the creation of
+// the volume.
 func sourceChanged(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *reason {
 	now := "nothing"
 	if ref, err := storage.OfAnotherKind(claim); err == nil && ref != nil {
@@ -139,8 +141,8 @@ func sourceChanged(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *re
 	}
 }
 
-// believe writes to the volume that it is full. The content was synced and unmounted before. It counts only if no other attempt
-// has begun since.
+// believe marks the volume as full. The content was synced and unmounted before. The mark is written only if no other
+// attempt has begun since.
 func (p *populating) believe(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, result populate.Result,
 ) (*v1.PersistentVolume, error) {
@@ -168,7 +170,7 @@ func (p *populating) believe(
 	return full, nil
 }
 
-// failed records that a filling failed. It is begun again after a while.
+// failed records a failed filling, which is retried after a back-off.
 func (p *populating) failed(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, err error) error {
 	p.fillings.Forget(pv.Name)
 	err = fmt.Errorf("volume %q is not filled: %w", pv.Name, err)
@@ -183,7 +185,7 @@ func (p *populating) failed(ctx context.Context, claim *v1.PersistentVolumeClaim
 	return failed
 }
 
-// progressed says how far a filling is: as the reason why the claim waits, and as an event.
+// progressed reports the progress of a filling: as the reason why the claim waits, and as an event.
 func (p *populating) progressed(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, progress PopulateProgress) {
 	why := beingFilled(pv)
 	if progress.Total > 0 {
@@ -203,8 +205,9 @@ func beingFilled(pv *v1.PersistentVolume) reason {
 	}
 }
 
-// end ends the filling of a volume whose claim is going or gone. It returns nil when nothing fills the volume any more and it is
-// unmounted. Otherwise claim and volume are looked at again. An event on waits, the claim or the volume, says why not.
+// end cancels the filling of a volume whose claim is gone or being deleted. It returns nil when nothing fills the
+// volume and the volume is unmounted. Otherwise claim and volume are synced again, and an event on waits, the claim or
+// the volume, has the reason.
 func (p *populating) end(ctx context.Context, pv *v1.PersistentVolume, waits store.Object, kind work.Kind) error {
 	if p.fillings.Cancel(pv.Name) {
 		return work.ErrAwaited
@@ -222,7 +225,7 @@ func (p *populating) end(ctx context.Context, pv *v1.PersistentVolume, waits sto
 	return nil
 }
 
-// endOf ends the filling of the volume that was made for a claim, whose object is pv; nil if that is gone.
+// endOf cancels the filling of a claim's provisioned volume, whose object is pv; nil if that is gone.
 func (p *populating) endOf(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	if p.fillings.Cancel(objects.ProvisionedName(claim)) {
 		return work.ErrAwaited

@@ -12,14 +12,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// seen is what was last seen of the store.
+// seen holds the mirrors of the store and their indexes.
 type seen struct {
 	claims      *store.Mirror[*v1.PersistentVolumeClaim]
 	volumes     *store.Mirror[*v1.PersistentVolume]
 	classes     *store.Mirror[*storagev1.StorageClass]
 	pods        *store.Mirror[*v1.Pod]
 	attachments *store.Mirror[*storagev1.VolumeAttachment]
-	// attributes are followed to learn of new classes. A store may not know them: nothing waits until they are read.
+	// attributes mirrors VolumeAttributesClasses. A store may not have this kind: nothing waits for its first list.
 	attributes *store.Mirror[*storagev1.VolumeAttributesClass]
 	// volumesOf are the volumes that name a claim, podsOf the pods that refer to a claim, by its name.
 	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
@@ -55,12 +55,12 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 	return see
 }
 
-// volume returns a volume as it was last seen, and false when it is gone.
+// volume returns the mirror's version of a volume, and false if it is gone.
 func (s *seen) volume(name string) (*v1.PersistentVolume, bool) {
 	return s.volumes.Get(objects.Named(name))
 }
 
-// synced waits until everything has been listed once, and reports whether that was before ctx ended.
+// synced waits until each kind was listed once. It returns false if ctx ends before.
 func (s *seen) synced(ctx context.Context) bool {
 	return s.classes.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) && s.claims.WaitSynced(ctx) &&
 		s.pods.WaitSynced(ctx) && s.attachments.WaitSynced(ctx)

@@ -11,9 +11,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file wakes the items that depend on a changed object.
+// This file queues the items that depend on a changed object.
 
-// claimChanged is called when a claim is new, changed or gone.
+// claimChanged is called when a claim was created, changed or deleted.
 func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	c.queue.Add(work.Claim, store.NameOf(claim))
 	if claim.Spec.VolumeName != "" {
@@ -32,8 +32,8 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	}
 }
 
-// classChanged is called when a class is new, changed or gone. It wakes every claim without a volume. Such a claim may wait
-// for the class, or a worker may be about to find that it does.
+// classChanged is called when a class was created, changed or deleted. It queues every claim without a volume: such a
+// claim may wait for the class, or a worker may be about to find that it does.
 func (c *Controller) classChanged(*storagev1.StorageClass) {
 	for _, claim := range c.seen.claims.All() {
 		if claim.Spec.VolumeName == "" {
@@ -42,8 +42,8 @@ func (c *Controller) classChanged(*storagev1.StorageClass) {
 	}
 }
 
-// attributesChanged is called when a class of attributes is new, changed or gone. It wakes every claim without a volume that
-// names it.
+// attributesChanged is called when a VolumeAttributesClass was created, changed or deleted. It queues every claim
+// without a volume that names it.
 func (c *Controller) attributesChanged(class *storagev1.VolumeAttributesClass) {
 	for _, claim := range c.seen.claims.All() {
 		if claim.Spec.VolumeName == "" && objects.Deref(claim.Spec.VolumeAttributesClassName) == class.Name {
@@ -52,7 +52,7 @@ func (c *Controller) attributesChanged(class *storagev1.VolumeAttributesClass) {
 	}
 }
 
-// volumeChanged is called when a volume is new, changed or gone.
+// volumeChanged is called when a volume was created, changed or deleted.
 func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	c.matcher.Refresh(pv.Name)
 	c.queue.Add(work.Volume, store.NameOf(pv))
@@ -64,8 +64,8 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	}
 }
 
-// podChanged is called when a pod is new, changed or gone. It wakes the claims and volumes whose deletion waits for the
-// pod, the claims that wait for the pod's node, and the pod itself if it needs ephemeral claims.
+// podChanged is called when a pod was created, changed or deleted. It queues the claims and volumes whose deletion
+// waits for the pod, the claims that wait for the pod's node, and the pod itself if it needs ephemeral claims.
 func (c *Controller) podChanged(pod *v1.Pod) {
 	if ephemeral.HasVolume(pod) {
 		c.queue.Add(work.Pod, store.NameOf(pod))
@@ -83,8 +83,8 @@ func (c *Controller) podChanged(pod *v1.Pod) {
 	}
 }
 
-// attachmentChanged is called when an attachment is new, changed or gone. It wakes the volume, which may wait for its
-// detach.
+// attachmentChanged is called when an attachment was created, changed or deleted. It queues the volume, which may wait
+// for its detach.
 func (c *Controller) attachmentChanged(at *storagev1.VolumeAttachment) {
 	if name := at.Spec.Source.PersistentVolumeName; name != nil {
 		c.queue.Add(work.Volume, objects.Named(*name))

@@ -26,9 +26,9 @@ type placing struct {
 	*scratch
 }
 
-// scratch is memory that one search after another uses.
+// scratch is memory that searches reuse.
 type scratch struct {
-	choices  [][]free  // by need and slot: the existing volume for the need
+	choices  [][]free  // by need and slot: the existing volume that the need gets
 	fits     []int32   // by slot: 1 + the need for which there is capacity
 	rooms    [][]int64 // by class and slot: the published capacity
 	sums     []int64   // by slot: the capacity of a class that earlier claims of the pod use

@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// need is one claim of a pod, with all that decides where the pod can have it.
+// need is one claim of a pod, with the facts that decide on which nodes the pod can have it.
 type need struct {
 	at    int // index in the pod's needs
 	name  types.NamespacedName

@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pod is a pod on a node: the store says so, or it is reserved there. A pod that has ended is none.
+// pod is a pod that the store has on a node, or that is reserved there. It is never a pod that has ended.
 type pod struct {
 	key    podKey
 	node   string
@@ -19,7 +19,7 @@ type pod struct {
 	claims []types.NamespacedName
 	counts []attached // of claims
 	disks  []v1.Volume
-	stored bool // the store says so
+	stored bool // the store has it on the node
 }
 
 func keyOfPod(p *v1.Pod) podKey { return podKey{name: store.NameOf(p), uid: p.UID} }
@@ -36,8 +36,8 @@ func claimsOfPod(p *v1.Pod) []types.NamespacedName {
 	return seen
 }
 
-// refreshPod takes over a pod as it was seen last. It returns the one that has left its node, nil for none, and the reservations that
-// ended without their pod being on their node.
+// refreshPod updates a pod from its last version in the mirror. It returns the pod that has left its node, nil for
+// none, and the reservations that ended because their pod is not on their node.
 func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod, released []*Reservation) {
 	placed := p != nil && p.Spec.NodeName != "" && !volume.IsPodTerminated(p)
 	old := x.pods[name]
@@ -56,7 +56,7 @@ func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod, rel
 	return left, x.settleReservations(name, p)
 }
 
-// addPod puts a pod on a node.
+// addPod adds a pod to a node.
 func (x *index) addPod(p *v1.Pod, node string) *pod {
 	added := &pod{key: keyOfPod(p), node: node, slot: x.nodes.hold(node), claims: claimsOfPod(p), disks: disksOf(p)}
 	x.pods[added.key.name] = added
@@ -101,7 +101,7 @@ func (x *index) discountPod(p *pod) {
 	p.counts = p.counts[:0]
 }
 
-// recountClaim counts anew the pods that use a claim.
+// recountClaim counts the pods that use a claim again.
 func (x *index) recountClaim(name types.NamespacedName) {
 	for _, p := range x.podsOf[name] {
 		x.discountPod(p)
@@ -109,14 +109,14 @@ func (x *index) recountClaim(name types.NamespacedName) {
 	}
 }
 
-// attachment is a VolumeAttachment as it was seen last.
+// attachment is the last version of a VolumeAttachment.
 type attachment struct {
 	object  *storagev1.VolumeAttachment
 	slot    int32
 	counted attached
 }
 
-// volumeOf returns the name of the volume that is attached, "" when it has none.
+// volumeOf returns the name of the attached volume, "" if it has none.
 func (a *attachment) volumeOf() string {
 	if name := a.object.Spec.Source.PersistentVolumeName; name != nil {
 		return *name
@@ -124,7 +124,7 @@ func (a *attachment) volumeOf() string {
 	return ""
 }
 
-// refreshAttachment takes over an attachment as it was seen last.
+// refreshAttachment updates an attachment from its last version in the mirror.
 func (x *index) refreshAttachment(name string, at *storagev1.VolumeAttachment) {
 	if old := x.attachments[name]; old != nil {
 		old.discount()
@@ -148,7 +148,8 @@ func (a *attachment) discount() {
 	a.counted = attached{}
 }
 
-// recountAttachment counts an attachment anew. One without attacher, or of a volume that is not known, does not count.
+// recountAttachment counts an attachment again. An attachment without attacher, or of an unknown volume, does not
+// count.
 func (x *index) recountAttachment(name string) {
 	a := x.attachments[name]
 	a.discount()
@@ -160,7 +161,7 @@ func (x *index) recountAttachment(name string) {
 	a.counted.driver.add(a.counted.handle, a.slot)
 }
 
-// disksOf returns the volumes of a pod that are disks which one node must not use twice.
+// disksOf returns the inline disks of a pod that two pods on one node must not both use.
 func disksOf(p *v1.Pod) []v1.Volume {
 	var disks []v1.Volume
 	for _, v := range p.Spec.Volumes {
@@ -171,7 +172,7 @@ func disksOf(p *v1.Pod) []v1.Volume {
 	return disks
 }
 
-// conflict reports whether two disks are the same and one of their users would write.
+// conflict reports whether two disks are the same and at least one user can write.
 func conflict(a, b v1.Volume) bool {
 	switch {
 	case a.GCEPersistentDisk != nil && b.GCEPersistentDisk != nil:

@@ -42,7 +42,7 @@ type Options struct {
 	// Changed is called for each change that may make a refused pod possible: see [Waits]. It must return soon, may call
 	// the Scheduler, and is called from several goroutines at once. Nil drops the changes.
 	Changed func(ClusterEvent)
-	// Logger gets faults of objects, and why the store is read again; nil discards it.
+	// Logger logs faulty objects, and reasons for reading the store again; nil discards.
 	Logger *slog.Logger
 	// Mirrors are the options of the mirrors of the store. Their Logger is Logger unless set.
 	Mirrors store.MirrorOptions
@@ -65,7 +65,7 @@ type Scheduler struct {
 	capacities  *store.Mirror[*storagev1.CSIStorageCapacity]
 	attachments *store.Mirror[*storagev1.VolumeAttachment]
 
-	mu    sync.RWMutex // no call that waits is made under it
+	mu    sync.RWMutex // not held during I/O or callbacks
 	index *index
 	waits map[types.NamespacedName]map[*Reservation]bool // the reservations that wait for each claim
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// selector is one distinct question to nodes: the node affinity of volumes, allowed topologies, the segment of a capacity, or zone
-// labels. All who ask the same share it. Nil stands for the selector that allows every node.
+// selector selects nodes: by the node affinity of volumes, allowed topologies, the segment of a capacity, or zone
+// labels. Equal selections share one selector. Nil selects every node.
 type selector struct {
 	key     string
 	allows  func(node *v1.Node) bool
-	labels  []label         // one of them is on each node that is allowed; empty when that cannot be told
-	slots   []int32         // of the nodes that are allowed, rising
-	members map[member]bool // whose place depends on slots
+	labels  []label         // each selected node has one of them; empty if that is unknown
+	slots   []int32         // of the selected nodes, ascending
+	members map[member]bool // members that depend on slots
 	users   int
 }
 
-// member is something that is kept by the slots of a selector.
+// member is an entry of an index by the slots of a selector.
 type member interface {
-	// unplace is called before the slots change, and place after.
+	// unplace is called before the slots change, place afterwards.
 	unplace()
 	place()
 }
@@ -36,7 +36,7 @@ type label struct{ key, value string }
 
 const nameKey = "\x00name"
 
-// has reports whether the selector allows the node of a slot.
+// has reports whether the selector selects the node of a slot.
 func (s *selector) has(slot int32) bool {
 	if s == nil {
 		return true
@@ -45,7 +45,7 @@ func (s *selector) has(slot int32) bool {
 	return found
 }
 
-// within returns the slots of the selector from lo to before hi. It must not be nil.
+// within returns the slots of the selector from lo to before hi. The selector must not be nil.
 func (s *selector) within(lo, hi int32) []int32 {
 	if lo == 0 && (len(s.slots) == 0 || s.slots[len(s.slots)-1] < hi) {
 		return s.slots
@@ -55,7 +55,7 @@ func (s *selector) within(lo, hi int32) []int32 {
 	return s.slots[from:to]
 }
 
-// single returns the only slot of a selector, and false when it has none or several.
+// single returns the only slot of a selector, and false if it has none or several.
 func (s *selector) single() (int32, bool) {
 	if s == nil || len(s.slots) != 1 {
 		return 0, false
@@ -63,19 +63,19 @@ func (s *selector) single() (int32, bool) {
 	return s.slots[0], true
 }
 
-// selectors has every selector once, and the nodes' labels by which it finds those that a node concerns.
+// selectors holds every selector once, and an index from nodes' labels to the selectors that may select such a node.
 type selectors struct {
 	nodes     *nodes
 	byKey     map[string]*selector
 	byLabel   map[label]map[*selector]struct{}
-	unlabeled map[*selector]struct{} // those that any node may concern
+	unlabeled map[*selector]struct{} // those that may select any node
 }
 
 func newSelectors(n *nodes) *selectors {
 	return &selectors{nodes: n, byKey: map[string]*selector{}, byLabel: map[label]map[*selector]struct{}{}, unlabeled: map[*selector]struct{}{}}
 }
 
-// release gives a selector up that acquire returned.
+// release undoes one acquire of a selector.
 func (x *selectors) release(s *selector) {
 	if s == nil {
 		return
@@ -94,7 +94,7 @@ func (x *selectors) release(s *selector) {
 	}
 }
 
-// acquire returns the selector of a key, and makes it when there is none.
+// acquire returns the selector of a key, and makes a missing one.
 func (x *selectors) acquire(key string, of []label, allows func(node *v1.Node) bool) *selector {
 	s, there := x.byKey[key]
 	if !there {
@@ -119,7 +119,7 @@ func (x *selectors) index(s *selector) {
 	}
 }
 
-// evaluate asks every node that a new selector may allow.
+// evaluate finds the nodes that a new selector selects.
 func (x *selectors) evaluate(s *selector) {
 	if len(s.labels) == 0 {
 		for slot := range x.nodes.entries {
@@ -140,7 +140,8 @@ func (x *selectors) evaluate(s *selector) {
 	s.slots = slices.Compact(s.slots)
 }
 
-// nodeChanged asks the node of a slot anew, which had the labels old and has those of now, for every selector that it may concern.
+// nodeChanged evaluates the node of a slot again, whose labels changed from old to now, for every selector that may
+// select it.
 func (x *selectors) nodeChanged(slot int32, old, now []label) {
 	node := x.nodes.entries[slot].object
 	for s := range x.unlabeled {
@@ -158,7 +159,7 @@ func (x *selectors) nodeChanged(slot int32, old, now []label) {
 	}
 }
 
-// set makes a slot one of those that are allowed, or not.
+// set adds a slot to the selected ones, or removes it.
 func (s *selector) set(slot int32, allowed bool) { //nolint:revive // flag-parameter: it is the value that is set
 	i, has := slices.BinarySearch(s.slots, slot)
 	if has == allowed {
@@ -177,7 +178,7 @@ func (s *selector) set(slot int32, allowed bool) { //nolint:revive // flag-param
 	}
 }
 
-// ofVolume returns the selector of a volume's node affinity, nil when it has none.
+// ofVolume returns the selector of a volume's node affinity, nil if it has none.
 func (x *selectors) ofVolume(pv *v1.PersistentVolume) *selector {
 	if !volume.HasNodeAffinity(pv) {
 		return nil
@@ -185,7 +186,7 @@ func (x *selectors) ofVolume(pv *v1.PersistentVolume) *selector {
 	return x.ofTerms(pv.Spec.NodeAffinity.Required.NodeSelectorTerms)
 }
 
-// ofTopologies returns the selector of a class's allowed topologies, nil when all nodes are.
+// ofTopologies returns the selector of a class's allowed topologies, nil if it allows all nodes.
 func (x *selectors) ofTopologies(allowed []v1.TopologySelectorTerm) *selector {
 	if len(allowed) == 0 {
 		return nil
@@ -200,7 +201,7 @@ func (x *selectors) ofTopologies(allowed []v1.TopologySelectorTerm) *selector {
 	return x.ofTerms(terms)
 }
 
-// ofTerms returns the selector of terms, one of which must hold.
+// ofTerms returns the selector of terms; a node must match one of them.
 func (x *selectors) ofTerms(terms []v1.NodeSelectorTerm) *selector {
 	key := keyOfTerms(terms)
 	if s, there := x.byKey[key]; there {
@@ -213,7 +214,7 @@ func (x *selectors) ofTerms(terms []v1.NodeSelectorTerm) *selector {
 	return x.acquire(key, labelsOfTerms(terms), func(node *v1.Node) bool { return volume.CheckNodeAffinity(pv, node) == nil })
 }
 
-// ofSegment returns the selector of a capacity's topology. It must not be nil; an error says that it is malformed.
+// ofSegment returns the selector of a capacity's topology, which must not be nil. An error says that it is malformed.
 func (x *selectors) ofSegment(topology *metav1.LabelSelector) (*selector, error) {
 	matcher, err := metav1.LabelSelectorAsSelector(topology)
 	if err != nil {
@@ -234,7 +235,8 @@ func (x *selectors) ofSegment(topology *metav1.LabelSelector) (*selector, error)
 	return x.acquire("segment "+matcher.String(), of, func(node *v1.Node) bool { return matcher.Matches(labels.Set(node.Labels)) }), nil
 }
 
-// labelsOfTerms returns labels of which each node has one that any of the terms allows; nil when there are no such.
+// labelsOfTerms returns labels. Each node that a term selects has one of them. It returns nil if there are no such
+// labels.
 func labelsOfTerms(terms []v1.NodeSelectorTerm) []label {
 	var of []label
 	for _, term := range terms {
@@ -271,7 +273,7 @@ func labelsOf(key string, values []string) []label {
 	return of
 }
 
-// keyOfTerms returns a text that is the same for the same terms only.
+// keyOfTerms returns a text that is equal only for equal terms.
 func keyOfTerms(terms []v1.NodeSelectorTerm) string {
 	key := make([]byte, 0, 128)
 	for _, term := range terms {
@@ -294,7 +296,7 @@ func appendRequirements(key []byte, requirements []v1.NodeSelectorRequirement) [
 	return key
 }
 
-// zoneLabels are the labels of volumes and nodes that say where they are, with what a node may have in their place.
+// zoneLabels are the zone and region labels of volumes and nodes, each with its replacement on newer nodes.
 var zoneLabels = []struct{ ofVolume, ofNode string }{
 	{v1.LabelTopologyZone, ""},
 	{v1.LabelTopologyRegion, ""},
@@ -302,7 +304,7 @@ var zoneLabels = []struct{ ofVolume, ofNode string }{
 	{v1.LabelFailureDomainBetaRegion, v1.LabelTopologyRegion},
 }
 
-// ofZones returns the selector of a volume's zone labels, nil when it has none.
+// ofZones returns the selector of a volume's zone labels, nil if it has none.
 func (x *selectors) ofZones(pv *v1.PersistentVolume) *selector {
 	var wanted []label
 	for _, l := range zoneLabels {
@@ -320,7 +322,7 @@ func (x *selectors) ofZones(pv *v1.PersistentVolume) *selector {
 	return x.acquire(string(key), nil, func(node *v1.Node) bool { return inZones(node, wanted) })
 }
 
-// inZones reports whether a node is in all the zones and regions of a volume. A node that has no such label is in all.
+// inZones reports whether a node is in all zones and regions of a volume. A node without such labels is in all.
 func inZones(node *v1.Node, wanted []label) bool {
 	labeled := false
 	for _, l := range zoneLabels {
@@ -338,7 +340,7 @@ func inZones(node *v1.Node, wanted []label) bool {
 	return true
 }
 
-// zoneOf returns the value of a zone label of a node, or of the label that took its place.
+// zoneOf returns the value of a node's zone label, or of its replacement.
 func zoneOf(node *v1.Node, key string) string {
 	if value, ok := node.Labels[key]; ok {
 		return value

@@ -1,4 +1,4 @@
-// Package call calls plugins, with a deadline, and knows the calls that were abandoned.
+// Package call calls plugins with a deadline, and keeps track of abandoned calls.
 package call
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// grace is how long a call of a plugin may take to return after its context has ended, before it is abandoned.
+// grace is the time that a call has after the end of its context. Then it is abandoned.
 const grace = 5 * time.Second
 
 // Call names one call of a plugin.
 type Call struct {
-	// Plugin and Method are what is called, Object is what it is called for: volume "a", snapshot "b".
+	// Plugin and Method name the call, Object the object of the call: volume "a", snapshot "b".
 	Plugin, Method, Object string
-	// AtLeast is how long the call may take where that is longer than others may.
+	// AtLeast is the deadline of this call if it is longer than that of other calls.
 	AtLeast time.Duration
-	// Secrets are what the plugin is given and must not repeat.
+	// Secrets are the secrets that the plugin gets. They must not appear in its errors.
 	Secrets volume.Secrets
 }
 
@@ -32,7 +32,8 @@ func (c Call) String() string {
 	return fmt.Sprintf("%s of %s by plugin %q", c.Method, c.Object, c.Plugin)
 }
 
-// Calls calls plugins, and knows the calls that were abandoned. Make it with [New]. Its methods may be called from several goroutines at once.
+// Calls calls plugins, and keeps track of abandoned calls. Make it with [New]. Its methods may be called from several
+// goroutines at once.
 type Calls struct {
 	timeout time.Duration
 
@@ -40,14 +41,14 @@ type Calls struct {
 	abandoned map[<-chan struct{}]Call
 }
 
-// New returns Calls that last at most timeout, unless a call says otherwise.
+// New returns Calls with a deadline of timeout, unless a call sets another.
 func New(timeout time.Duration) *Calls {
 	return &Calls{timeout: timeout, abandoned: map[<-chan struct{}]Call{}}
 }
 
-// Do runs f, which calls a plugin, with a deadline. A panic, runtime.Goexit and an error that cannot be read are uncertain errors. A
-// call that does not return although its context has ended is abandoned: the error is then uncertain too, and reports the end of the
-// call.
+// Do runs f, which calls a plugin, with a deadline. A panic, runtime.Goexit and an unreadable error are uncertain
+// errors. Do abandons a call that does not return after its context has ended: the error is then uncertain too, and
+// reports when the call has returned.
 func (c *Calls) Do(ctx context.Context, call Call, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, max(c.timeout, call.AtLeast))
 	defer cancel()
@@ -60,7 +61,7 @@ func (c *Calls) Do(ctx context.Context, call Call, f func(ctx context.Context) e
 	return outcome.NewAbandonedError(call.String(), "", context.Cause(ctx), left)
 }
 
-// guard calls f and puts its error into result, whatever f does.
+// guard calls f and sets result to its error, however f ends.
 func guard(call Call, result *error, f func() error) {
 	returned := false
 	defer func() {
@@ -76,7 +77,7 @@ func guard(call Call, result *error, f func() error) {
 	}()
 	err := f()
 	if err != nil {
-		_, _, _ = err.Error(), outcome.ClassOf(err), outcome.Running(err) // All that will be read of it.
+		_, _, _ = err.Error(), outcome.ClassOf(err), outcome.Running(err) // The whole text that anything reads of it.
 	}
 	*result = call.Secrets.Redact(err)
 	returned = true

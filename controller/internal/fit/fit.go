@@ -1,4 +1,4 @@
-// Package fit has the rules by which a claim may have a volume, as functions of the two, without state. The persistent volume
+// Package fit has the rules by which a volume fits a claim, as functions without state. The persistent volume
 // controller and the scheduler use the same rules.
 package fit
 
@@ -16,8 +16,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// BestReserved returns the volume that claim gets of those that name it, whatever their classes and labels, or nil: the one
-// with the fewest access modes, of these the smallest, of these the first by name.
+// BestReserved returns the best of the volumes that name the claim, whatever their classes and labels, or nil: the one
+// with the fewest access modes, then the smallest, then the first by name.
 func BestReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) *v1.PersistentVolume {
 	var best *v1.PersistentVolume
 	for _, pv := range volumes {
@@ -28,7 +28,7 @@ func BestReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolum
 	return best
 }
 
-// UnfitReserved returns a volume that names the claim and does not fit it, and why not; nil when there is none.
+// UnfitReserved returns a volume that names the claim and does not fit it, with the reason; nil if there is none.
 func UnfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolume) (*v1.PersistentVolume, string) {
 	for _, pv := range volumes {
 		if !objects.ReservedFor(pv, claim) {
@@ -52,22 +52,23 @@ func UnfitReserved(claim *v1.PersistentVolumeClaim, volumes []*v1.PersistentVolu
 	return nil, ""
 }
 
-// Usable reports whether the volume suits the claim, whatever its class and labels.
+// Usable reports whether the volume fits the claim, whatever its class and labels.
 func Usable(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	return pv.DeletionTimestamp == nil && !objects.IsUnfilled(pv) &&
 		(pv.Spec.ClaimRef == nil || objects.ReservedFor(pv, claim)) &&
 		large(claim, pv) && sameMode(claim, pv) && sameAttributesClass(claim, pv) && HasModes(claim, pv.Spec.AccessModes)
 }
 
-// Free reports whether a volume that names no claim may go to this one: not to one that asks for a copy of another.
+// Free reports whether the claim may get an unused volume that names no claim: selector and class must match, and the
+// claim must have no data source.
 func Free(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, selector labels.Selector) bool {
 	return Unused(pv) && !HasSource(claim) &&
 		selector.Matches(labels.Set(pv.Labels)) &&
 		objects.ClassOfVolume(pv) == objects.ClassOf(claim)
 }
 
-// Unused reports whether no claim has had the volume. A volume without a phase counts as unused: a claim that is looked at before
-// the volume would otherwise get a new volume beside one that fits.
+// Unused reports whether no claim has had the volume. A volume without a phase counts as unused: otherwise a claim that
+// a worker syncs before the volume would get a new volume although one fits.
 func Unused(pv *v1.PersistentVolume) bool {
 	switch pv.Status.Phase {
 	case v1.VolumeAvailable, v1.VolumePending, "":
@@ -77,7 +78,7 @@ func Unused(pv *v1.PersistentVolume) bool {
 	}
 }
 
-// better reports whether a is to be preferred to b.
+// better reports whether a is preferred to b.
 func better(a, b *v1.PersistentVolume) bool {
 	sizeA, sizeB := Capacity(a), Capacity(b)
 	return cmp.Or(
@@ -87,15 +88,15 @@ func better(a, b *v1.PersistentVolume) bool {
 	) < 0
 }
 
-// Unreachable is why a volume does not fit a claim whose node it excludes.
+// Unreachable is the reason why a volume does not fit: its node affinity excludes the claim's node.
 const Unreachable = "its node affinity excludes the node of the claim"
 
 const unfilled = "it was made to be filled from a data source, and is not full"
 
 const lacksMode = "it lacks an access mode that the claim asks for"
 
-// Misfit returns why the claim cannot have the volume that it names, or "". The volume names the claim or none. For a claim and a
-// volume that name each other, only the volume mode and the node count.
+// Misfit returns why the claim cannot have the volume that it names, or "". The volume names the claim or none. If both
+// name each other, only the volume mode and the node matter.
 func Misfit(claim *v1.PersistentVolumeClaim, node *v1.Node, pv *v1.PersistentVolume) string {
 	switch {
 	case !sameMode(claim, pv):
@@ -120,7 +121,7 @@ func Misfit(claim *v1.PersistentVolumeClaim, node *v1.Node, pv *v1.PersistentVol
 	return ""
 }
 
-// Capacity returns how large a volume is; zero when it does not say.
+// Capacity returns the capacity of a volume; zero if it has none.
 func Capacity(pv *v1.PersistentVolume) resource.Quantity { return pv.Spec.Capacity[v1.ResourceStorage] }
 
 func large(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
@@ -143,7 +144,7 @@ func sameAttributesClass(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolum
 	return objects.Deref(claim.Spec.VolumeAttributesClassName) == objects.Deref(pv.Spec.VolumeAttributesClassName)
 }
 
-// HasModes reports whether modes has all those that the claim asks for.
+// HasModes reports whether modes has all access modes that the claim requests.
 func HasModes(claim *v1.PersistentVolumeClaim, modes []v1.PersistentVolumeAccessMode) bool {
 	for _, mode := range claim.Spec.AccessModes {
 		if !slices.Contains(modes, mode) {
@@ -153,18 +154,18 @@ func HasModes(claim *v1.PersistentVolumeClaim, modes []v1.PersistentVolumeAccess
 	return true
 }
 
-// Reachable reports whether the node affinity of the volume allows the node. A node that is not known, nil, is allowed; a
+// Reachable reports whether the node affinity of the volume allows the node. It allows an unknown node, nil. A
 // malformed affinity allows none.
 func Reachable(pv *v1.PersistentVolume, node *v1.Node) bool {
 	return node == nil || volume.CheckNodeAffinity(pv, node) == nil
 }
 
-// HasSource reports whether a claim asks for a volume with content. No existing volume has it.
+// HasSource reports whether a claim requests a volume with content. No existing volume has it.
 func HasSource(claim *v1.PersistentVolumeClaim) bool {
 	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
 }
 
-// CheckProvisioned checks that a volume that a plugin made is what the claim asks for.
+// CheckProvisioned checks that a provisioned volume fits its claim.
 func CheckProvisioned(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
 	size, want := Capacity(pv), claim.Spec.Resources.Requests[v1.ResourceStorage]
 	switch {
@@ -180,8 +181,7 @@ func CheckProvisioned(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) 
 	return nil
 }
 
-// Group is what a claim and its volume have in common: a claim of one class, attributes class and volume mode fits no volume of
-// another.
+// Group is the class, the attributes class and the volume mode. A claim fits only volumes of its group.
 type Group struct {
 	// Class and Attributes are the names of the classes, "" for none.
 	Class, Attributes string
@@ -199,7 +199,7 @@ func GroupOfClaim(claim *v1.PersistentVolumeClaim) Group {
 	return Group{Class: objects.ClassOf(claim), Attributes: objects.Deref(claim.Spec.VolumeAttributesClassName), Mode: modeOf(claim.Spec.VolumeMode)}
 }
 
-// RequestedBytes returns what a claim asks for, as Bytes does.
+// RequestedBytes returns the requested size of a claim, as Bytes does.
 func RequestedBytes(claim *v1.PersistentVolumeClaim) int64 {
 	size := claim.Spec.Resources.Requests[v1.ResourceStorage]
 	if size.Sign() < 0 {
@@ -208,7 +208,7 @@ func RequestedBytes(claim *v1.PersistentVolumeClaim) int64 {
 	return Bytes(size)
 }
 
-// Bytes returns a size, rounded up to whole bytes; math.MaxInt64 for whatever is larger.
+// Bytes returns a size, rounded up to whole bytes; math.MaxInt64 for a larger size.
 func Bytes(size resource.Quantity) int64 {
 	if size.CmpInt64(math.MaxInt64) >= 0 {
 		return math.MaxInt64

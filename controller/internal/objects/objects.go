@@ -46,8 +46,8 @@ func IsUnfilled(pv *v1.PersistentVolume) bool {
 	return pv.Annotations[AnnPopulate] != "" && pv.Annotations[AnnPopulated] == ""
 }
 
-// ReadClaimOf reads the claim that the volume is bound to from the store. It returns nil when that claim is gone, also when another
-// of its name has come.
+// ReadClaimOf reads the claim that the volume is bound to from the store. It returns nil if that claim is gone, even if
+// another claim has its name now.
 func ReadClaimOf(ctx context.Context, s store.Store, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
 	ref := pv.Spec.ClaimRef
 	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, s, ref.Namespace, ref.Name)
@@ -68,7 +68,7 @@ func IsDeletedWithClaim(pv *v1.PersistentVolume) bool {
 	return provisioned && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete
 }
 
-// ProvisionedName returns the name of the volume that is made for claim: the same each time, and no other claim's.
+// ProvisionedName returns the name of a claim's new volume. It is always the same, and unique to the claim.
 func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
 
 // Named returns the name of an object that has no namespace.

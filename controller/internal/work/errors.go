@@ -10,11 +10,11 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// ErrAwaited says that an item waits for an answer that wakes it. It is no failure.
+// ErrAwaited says that an item waits for an answer, which queues it again. It is no failure.
 var ErrAwaited = errors.New("an answer is awaited")
 
-// CallError is a plugin's failure to serve the object of UID. The plugin is not called again before the back-off is over, whatever
-// happens to the object.
+// CallError is the failure of a plugin's call for the object of UID. The plugin is not called again before the back-off
+// ends, whatever happens to the object.
 type CallError struct {
 	// UID is that of the object, Err the cause.
 	UID types.UID
@@ -27,21 +27,21 @@ func (e *CallError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *CallError) Unwrap() error { return e.Err }
 
-// heldError says that a plugin may not be called yet.
+// heldError says that a plugin must not be called yet.
 type heldError struct{ until time.Time }
 
 func (e *heldError) Error() string {
 	return "waits until " + e.until.Format(time.RFC3339) + " because the last attempt failed"
 }
 
-// IsFailure reports whether an error of a look is one to log: the item neither waits for a back-off nor for an answer.
+// IsFailure reports whether to log the error of a sync: the item waits neither for a back-off nor for an answer.
 func IsFailure(err error) bool {
 	var held *heldError
 	return err != nil && !errors.As(err, &held) && !errors.Is(err, ErrAwaited)
 }
 
-// AwaitChange returns nil when an event will report a change of obj, which was read from the store, and otherwise an error that has
-// the item looked at again soon.
+// AwaitChange returns nil if an event will report a change of obj, which was read from the store. Otherwise it returns
+// an error with which the queue retries the item soon.
 func AwaitChange[T store.Object](m *store.Mirror[T], obj T) error {
 	if known, there := m.Get(store.NameOf(obj)); there && known.GetUID() == obj.GetUID() {
 		return nil

@@ -1,11 +1,13 @@
-// Package work runs workers over items: one worker at a time for each item, and failed items again after a while.
+// Package work is the queue of a controller: one worker at a time per item, and a retry of failed items after a
+// back-off.
 //
 // # How an item is woken
 //
-// An item that waits is woken by the events of the object that it waits for. A mirror reports an object's end only if it has
-// the object: no event reports an object that came and went between two lists. So an item may wait for an object that it has
-// read from the store if the mirror has the object. Otherwise the item must be looked at again soon ([AwaitChange]). The mirror
-// is read after the store: an end that the mirror sees from then on wakes the item, also while the item is being looked at.
+// The events of an object queue the items that wait for it. A mirror reports the deletion of an object only if it has
+// the object: no event reports an object that was created and deleted between two lists. So an item may wait for an
+// object from the store only if the mirror has the object. Otherwise the item must be retried soon ([AwaitChange]). A
+// worker reads the store first and the mirror second. A deletion that the mirror sees after that queues the item, even
+// while the worker has it.
 package work
 
 import (
@@ -23,10 +25,10 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// conflictBackoff is the first wait after a write that lost against another; it doubles.
+// conflictBackoff is the first wait after a write conflict; it doubles.
 const conflictBackoff = 5 * time.Millisecond
 
-// Kind says what an item names.
+// Kind is the kind of an item's object.
 type Kind string
 
 // The kinds of items.
@@ -37,9 +39,9 @@ const (
 	Namespace Kind = "pods of namespace" // whose pods are read from the store
 )
 
-// Item names what is to be looked at.
+// Item names an object to sync.
 type Item struct {
-	// Kind says of which kind the object of that Name is.
+	// Kind is the kind of the object with that Name.
 	Kind Kind
 	Name types.NamespacedName
 }
@@ -49,13 +51,13 @@ func Compare(a, b Item) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Name, b.Name.Name))
 }
 
-// Queue hands out items to workers. Make it with [New]. Its methods may be called from several goroutines at once.
+// Queue gives items to workers. Make it with [New]. Its methods may be called from several goroutines at once.
 type Queue struct {
 	queue  *workqueue.Queue[Item]
 	policy backoff.Policy
 
 	mu       sync.Mutex
-	busy     map[Item]bool // true: look at it again afterwards
+	busy     map[Item]bool // true: sync it again afterwards
 	failures map[Item]failure
 	awaited  map[Item]struct{} // those for which Await waits
 	waiting  sync.WaitGroup    // the goroutines that wait for abandoned calls, and those of Await
@@ -74,14 +76,15 @@ func New(policy backoff.Policy) *Queue {
 	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]bool{}, failures: map[Item]failure{}, awaited: map[Item]struct{}{}}
 }
 
-// Add has an item looked at.
+// Add queues an item.
 func (q *Queue) Add(kind Kind, name types.NamespacedName) { q.queue.Add(Item{kind, name}) }
 
-// AddLater has an item looked at again after the longest back-off.
+// AddLater queues an item after the longest back-off.
 func (q *Queue) AddLater(item Item) { q.queue.AddAt(item, time.Now().Add(q.policy.WithDefaults().Max)) }
 
-// Await has an item looked at again when wait returns nil, and after the longest back-off when wait returns an error. It does nothing
-// for an item that it awaits already. Its goroutine ends when wait does, which must be soon after ctx has ended.
+// Await queues an item when wait returns nil, and after the longest back-off when wait returns an error. It does
+// nothing if it already waits for this item. Its goroutine ends when wait returns, which must be soon after the end of
+// ctx.
 func (q *Queue) Await(ctx context.Context, item Item, wait func(ctx context.Context) error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,7 +111,7 @@ func (q *Queue) Stop() {
 	q.waiting.Wait()
 }
 
-// Run is one worker, which calls look with items. It returns when ctx has ended.
+// Run is one worker. It calls look with items, and returns when ctx has ended.
 func (q *Queue) Run(ctx context.Context, look func(context.Context, Item) error) {
 	for {
 		item, ok := q.queue.Get(ctx)
@@ -121,7 +124,7 @@ func (q *Queue) Run(ctx context.Context, look func(context.Context, Item) error)
 	}
 }
 
-// take reports whether this worker gets the item. If another worker has it, that one looks again.
+// take reports whether this worker gets the item. If another worker has it, that one syncs it again.
 func (q *Queue) take(item Item) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -141,8 +144,8 @@ func (q *Queue) IsBusy(item Item) bool {
 	return busy
 }
 
-// finish ends the look at an item. No worker gets the item while an abandoned call still runs: a second call must not begin beside
-// it.
+// finish ends the sync of an item. No worker gets the item while an abandoned call of it runs: no second call may start
+// meanwhile.
 func (q *Queue) finish(ctx context.Context, item Item, err error) {
 	done := outcome.DoneOf(err)
 	if done == nil {
@@ -172,7 +175,7 @@ func (q *Queue) release(item Item, err error) {
 	}
 }
 
-// count keeps the result of a look and returns when the item is to be looked at again; zero means not by itself. It needs q.mu.
+// count stores the result of a sync, and returns when to retry the item; zero means no retry. The caller holds q.mu.
 func (q *Queue) count(item Item, err error) time.Time {
 	var held *heldError
 	if errors.As(err, &held) {
@@ -206,8 +209,8 @@ func (q *Queue) count(item Item, err error) time.Time {
 	return at
 }
 
-// CheckBackoff returns an error while the back-off lasts after a [CallError] about the object of that UID. A new object of the same
-// name does not wait for the failures of the old one.
+// CheckBackoff returns an error during the back-off after a [CallError] about the object of that UID. A new object of
+// the same name has no back-off.
 func (q *Queue) CheckBackoff(item Item, uid types.UID) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 // ErrUnfilled says that a volume is not bound because a populator has not filled it.
 var ErrUnfilled = errors.New("the volume was made to be filled from a data source, and is not full")
 
-// Binder writes claims and volumes. What it writes is known to the mirrors at once. Make it with [New]. Its methods may be called from
-// several goroutines at once.
+// Binder writes claims and volumes. The mirrors have its writes at once. Make it with [New]. Its methods may be called
+// from several goroutines at once.
 type Binder struct {
 	store   store.Store
 	claims  *store.Mirror[*v1.PersistentVolumeClaim]
@@ -31,9 +31,9 @@ func New(
 	return &Binder{store: s, claims: claims, volumes: volumes, refresh: refresh}
 }
 
-// Bind binds claim and volume to each other: in one transaction where the store has them, otherwise by four writes. It skips a write
-// that was made before, so that it finishes a bind that was interrupted. The volume comes first: a claim is never bound to a volume
-// that does not name it. It refuses a volume that is not full with [ErrUnfilled].
+// Bind binds claim and volume to each other: in one transaction if the store has transactions, otherwise with four
+// writes. It skips writes that were made before, and so completes an interrupted bind. It writes the volume first: a
+// claim is never bound to a volume that does not name it. For a volume that is not full it returns [ErrUnfilled].
 func (b *Binder) Bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	if objects.IsUnfilled(pv) {
 		return fmt.Errorf("claim %q is not bound to volume %q: %w", store.NameOf(claim), pv.Name, ErrUnfilled)
@@ -57,7 +57,7 @@ func (b *Binder) Bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 	}
 	bound, err := b.changeClaim(ctx, claim, having(claim, pv))
 	if errors.Is(err, store.ErrNotFound) && given {
-		return errors.Join(err, b.Unbind(ctx, pv)) // the claim went away and never had the volume
+		return errors.Join(err, b.Unbind(ctx, pv)) // the claim was deleted and never had the volume
 	}
 	if err != nil {
 		return err
@@ -66,7 +66,8 @@ func (b *Binder) Bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 	return err
 }
 
-// Confirm reads the claim again, so that no volume is given to a claim that is gone or has changed.
+// Confirm reads the claim from the store. It returns an error if the claim is gone or has changed: the volume must not
+// be given to it.
 func (b *Binder) Confirm(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	now, err := store.Get[*v1.PersistentVolumeClaim](ctx, b.store, claim.Namespace, claim.Name)
 	if err != nil {
@@ -101,8 +102,8 @@ func (b *Binder) changeClaim(ctx context.Context, before, changed *v1.Persistent
 	return b.UpdateClaim(ctx, changed)
 }
 
-// Unbind undoes the first write of a bind: a reference that a controller chose goes as a whole, one that a user made loses
-// only its UID.
+// Unbind undoes the first write of a bind. It removes a reference that a controller chose, and only the UID of a
+// reference that a user made.
 func (b *Binder) Unbind(ctx context.Context, pv *v1.PersistentVolume) error {
 	changed := pv.DeepCopy()
 	if _, chosen := pv.Annotations[objects.AnnBoundByController]; chosen {
@@ -119,7 +120,7 @@ func (b *Binder) Unbind(ctx context.Context, pv *v1.PersistentVolume) error {
 	return err
 }
 
-// UpdateVolume writes a volume, protected from deletion while it is bound.
+// UpdateVolume writes a volume with the protection finalizer.
 func (b *Binder) UpdateVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	objects.Protect(&pv.ObjectMeta, objects.FinalizerVolumeProtection)
 	updated, err := store.Update(ctx, b.store, pv)
@@ -130,13 +131,13 @@ func (b *Binder) UpdateVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1
 	return updated, nil
 }
 
-// Seen makes a volume that was just written known.
+// Seen adds a volume that was just written to the mirror.
 func (b *Binder) Seen(pv *v1.PersistentVolume) {
 	b.volumes.Put(pv)
 	b.refresh(pv.Name)
 }
 
-// UpdateClaim writes a claim, protected from deletion while pods use it.
+// UpdateClaim writes a claim with the protection finalizer.
 func (b *Binder) UpdateClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	objects.Protect(&claim.ObjectMeta, objects.FinalizerClaimProtection)
 	updated, err := store.Update(ctx, b.store, claim)
@@ -147,7 +148,7 @@ func (b *Binder) UpdateClaim(ctx context.Context, claim *v1.PersistentVolumeClai
 	return updated, nil
 }
 
-// ProtectClaim writes our finalizer to a claim of which nothing else changes.
+// ProtectClaim adds the controller's finalizer to a claim, and changes nothing else.
 func (b *Binder) ProtectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if !objects.LacksProtection(&claim.ObjectMeta, objects.FinalizerClaimProtection) {
 		return nil
@@ -156,12 +157,12 @@ func (b *Binder) ProtectClaim(ctx context.Context, claim *v1.PersistentVolumeCla
 	return err
 }
 
-// Release removes our finalizers from a volume.
+// Release removes the controller's finalizers from a volume.
 func (b *Binder) Release(ctx context.Context, pv *v1.PersistentVolume) error {
 	return b.DropFinalizers(ctx, pv, objects.FinalizerVolume, objects.FinalizerVolumeProtection)
 }
 
-// DropFinalizers removes finalizers from a volume. It returns nil also when the volume is gone.
+// DropFinalizers removes finalizers from a volume. A missing volume is no error.
 func (b *Binder) DropFinalizers(ctx context.Context, pv *v1.PersistentVolume, finalizers ...string) error {
 	changed := pv.DeepCopy()
 	for _, finalizer := range finalizers {

@@ -84,8 +84,8 @@ func boundTo(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *v1.Persi
 	return changed
 }
 
-// reachedCapacity returns the capacity that a volume certainly has. During an expansion it is less than the capacity in the
-// spec.
+// reachedCapacity returns the capacity that a volume has for certain. During an expansion it is less than the capacity
+// in the spec.
 func reachedCapacity(pv *v1.PersistentVolume) v1.ResourceList {
 	reached := maps.Clone(pv.Spec.Capacity)
 	if before, err := resource.ParseQuantity(pv.Annotations[objects.AnnPreResizeCapacity]); err == nil && reached != nil {

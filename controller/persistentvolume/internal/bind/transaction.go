@@ -11,8 +11,8 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// bindAtOnce does what Bind does in one transaction: one write to the store instead of four, and no reader sees half of it. It fails
-// when claim or volume has changed since it was read.
+// bindAtOnce does the work of Bind in one transaction: one write to the store instead of four, and no reader sees half
+// of it. It fails if claim or volume has changed since it was read.
 func (b *Binder) bindAtOnce(ctx context.Context, s store.Transactor, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	var t store.Transaction
 	volume, bound := boundPair(claim, pv)
@@ -34,7 +34,7 @@ func (b *Binder) bindAtOnce(ctx context.Context, s store.Transactor, claim *v1.P
 	return nil
 }
 
-// unchanged is the condition that a claim is as it was read.
+// unchanged is the condition that a claim has not changed since it was read.
 func unchanged(claim *v1.PersistentVolumeClaim) store.ObjectCondition {
 	return store.ObjectCondition{
 		Key:           store.Key{Kind: store.PersistentVolumeClaims, Namespace: claim.Namespace, Name: claim.Name},
@@ -42,8 +42,8 @@ func unchanged(claim *v1.PersistentVolumeClaim) store.ObjectCondition {
 	}
 }
 
-// CreateBound creates the object of a volume that was made for the claim, bound to it. It reports false when it did not, or may not
-// have: the caller then creates and binds the volume in two steps, which finds out.
+// CreateBound creates the object of a claim's new volume, bound to the claim. It returns false if the object was not,
+// or may not have been, created: the caller then creates and binds the volume in two steps, which finds out.
 func (b *Binder) CreateBound(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	together, ok := b.store.(store.Transactor)
 	if !ok || objects.IsUnfilled(pv) {
@@ -58,7 +58,7 @@ func (b *Binder) CreateBound(ctx context.Context, claim *v1.PersistentVolumeClai
 	return true
 }
 
-// seeAll makes claims and volumes known that were just written.
+// seeAll adds written claims and volumes to the mirrors.
 func (b *Binder) seeAll(written []runtime.Object) {
 	for _, obj := range written {
 		switch obj := obj.(type) {

@@ -1,4 +1,4 @@
-// Package ephemeral makes the claims of generic ephemeral volumes, and deletes them when their pods are gone.
+// Package ephemeral creates the claims of generic ephemeral volumes, and deletes them when their pods are gone.
 package ephemeral
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Controller makes and deletes the claims of ephemeral volumes. Make it with [New]. Its methods may be called from several goroutines
-// at once.
+// Controller creates and deletes the claims of ephemeral volumes. Make it with [New]. Its methods may be called from
+// several goroutines at once.
 type Controller struct {
 	store  store.Store
 	events volume.EventRecorder
@@ -26,7 +26,7 @@ type Controller struct {
 	pods   *store.Mirror[*v1.Pod]
 }
 
-// New returns a Controller of the pods and claims in s; claims and pods are what was last seen of them.
+// New returns a Controller of the pods and claims in s; claims and pods read their mirrors.
 func New(
 	s store.Store, events volume.EventRecorder, claims *store.Mirror[*v1.PersistentVolumeClaim], pods *store.Mirror[*v1.Pod],
 ) *Controller {
@@ -43,12 +43,12 @@ func HasVolume(pod *v1.Pod) bool {
 	return false
 }
 
-// IsMadeForPod reports whether a claim was made here for one pod.
+// IsMadeForPod reports whether this controller created the claim for a pod.
 func IsMadeForPod(claim *v1.PersistentVolumeClaim) bool {
 	return claim.Annotations[objects.AnnMadeForPod] != ""
 }
 
-// MakeClaims makes the claims that a pod lacks.
+// MakeClaims creates the missing claims of a pod.
 func (c *Controller) MakeClaims(ctx context.Context, podName types.NamespacedName) error {
 	pod, there := c.pods.Get(podName)
 	if !there || pod.DeletionTimestamp != nil || volume.IsPodTerminated(pod) {
@@ -63,7 +63,7 @@ func (c *Controller) MakeClaims(ctx context.Context, podName types.NamespacedNam
 	return errors.Join(errs...)
 }
 
-// makeClaim makes the claim of an ephemeral volume, unless it is there.
+// makeClaim creates the claim of an ephemeral volume, unless it exists.
 func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, vol *v1.Volume) error {
 	ref, _ := volume.ClaimOfVolume(pod, vol)
 	claim, there := c.claims.Get(ref.Name)
@@ -84,7 +84,7 @@ func (c *Controller) makeClaim(ctx context.Context, pod *v1.Pod, vol *v1.Volume)
 	if ref.OwnedBy(claim, pod) {
 		return nil
 	}
-	// A claim that was made for an earlier pod of the name goes with that pod. Its end wakes this pod.
+	// The claim of an earlier pod of the same name is deleted with that pod. Its deletion queues this pod.
 	if !IsMadeForPod(claim) {
 		c.events.Eventf(pod, v1.EventTypeWarning, objects.ReasonFailedClaim,
 			"claim %q was not made for this pod: delete it or rename volume %q", ref.Name, vol.Name)
@@ -111,8 +111,8 @@ func newClaim(pod *v1.Pod, vol *v1.Volume, name types.NamespacedName) *v1.Persis
 	return claim
 }
 
-// IsOrphan reports whether a claim was made here for a pod that is gone. That the pod is gone is believed only of the store. When the
-// store has a pod that memory lacks, the error is that of [work.AwaitChange].
+// IsOrphan reports whether this controller created the claim for a pod that is gone. Only the store proves that the pod
+// is gone. If the store has a pod that the mirror lacks, the error is that of [work.AwaitChange].
 func (c *Controller) IsOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	owner := metav1.GetControllerOf(claim)
 	if !IsMadeForPod(claim) || claim.DeletionTimestamp != nil || owner == nil || owner.Kind != store.Pods.Kind {

@@ -1,4 +1,5 @@
-// Package inuse finds the users of a claim or a volume. A user in memory counts. Only the store proves that there is none.
+// Package inuse finds the users of a claim or a volume. A user in a mirror counts. Only the store proves that there is
+// none.
 package inuse
 
 import (
@@ -19,33 +20,35 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// MountReporter knows what is mounted.
+// MountReporter reports mounted volumes.
 type MountReporter interface {
-	// WaitForVolumeUnused returns nil when nothing uses the volume any more; with a context that has ended it answers at once.
+	// WaitForVolumeUnused returns nil when nothing uses the volume any more. With an ended context it answers at once.
 	WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolume) error
 }
 
-// Options are what a [Tracker] reads. All but Mounts and NodeName are required.
+// Options are the sources of a [Tracker]. All but Mounts and NodeName are required.
 type Options struct {
-	// Store is read for users that memory does not know; Plugins name volumes; Queue wakes what is in use.
+	// Store is read for users that the mirrors do not have; Plugins name volumes; Queue gets the items whose use has
+	// ended.
 	Store   store.Store
 	Plugins *volume.VolumePluginMgr
 	Queue   *work.Queue
-	// Claims, Volumes, Pods and Attachments are what was last seen of the store; PodsOf are the pods that refer to a claim, AttachmentsOf the
-	// attachments of a volume, each by its name.
+	// Claims, Volumes, Pods and Attachments are the mirrors of the store; PodsOf returns the pods that refer to a
+	// claim, AttachmentsOf the attachments of a volume, each by its name.
 	Claims        *store.Mirror[*v1.PersistentVolumeClaim]
 	Volumes       *store.Mirror[*v1.PersistentVolume]
 	Pods          *store.Mirror[*v1.Pod]
 	PodsOf        *store.Index[*v1.Pod, types.NamespacedName]
 	Attachments   *store.Mirror[*storagev1.VolumeAttachment]
 	AttachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
-	// Mounts reports what is mounted; nil when nothing does.
+	// Mounts reports mounted volumes; nil if this process mounts none.
 	Mounts MountReporter
-	// NodeName is the node on which everything runs; empty when there are several.
+	// NodeName is the only node; empty if there are several.
 	NodeName types.NodeName
 }
 
-// Tracker finds out who uses a claim or a volume. Make it with [New]. Its methods may be called from several goroutines at once.
+// Tracker finds the users of a claim or a volume. Make it with [New]. Its methods may be called from several goroutines
+// at once.
 type Tracker struct {
 	with        Options
 	lookups     *lookups
@@ -61,16 +64,16 @@ func New(options Options) *Tracker {
 	}
 }
 
-// Use says who uses a claim or a volume.
+// Use is the use of a claim or a volume.
 type Use struct {
-	// By names the user in words; it is empty when there is none.
+	// By describes the user; empty if there is none.
 	By string
-	// Err ends the look at the item: nil when an event will report the end of the use.
+	// Err is the result of the item's sync: nil if an event will report the end of the use.
 	Err error
 }
 
-// Claim returns who uses a claim. When only the store can tell, the error is [work.ErrAwaited], and the claim is looked at again when
-// the store has answered.
+// Claim returns the use of a claim. If only the store can tell, the error is [work.ErrAwaited], and the claim is queued
+// again when the store has answered.
 func (t *Tracker) Claim(ctx context.Context, claim *v1.PersistentVolumeClaim) (Use, error) {
 	name := store.NameOf(claim)
 	item := work.Item{Kind: work.Claim, Name: name}
@@ -87,8 +90,8 @@ func (t *Tracker) Claim(ctx context.Context, claim *v1.PersistentVolumeClaim) (U
 	return Use{}, nil
 }
 
-// Volume returns who uses the storage of a volume whose claim is gone. When only the store can tell, the error is [work.ErrAwaited],
-// and the volume is looked at again when the store has answered.
+// Volume returns the use of the storage of a volume whose claim is gone. If only the store can tell, the error is
+// [work.ErrAwaited], and the volume is queued again when the store has answered.
 func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, error) {
 	if at := t.with.AttachmentsOf.Get(pv.Name); len(at) > 0 {
 		return Use{By: attachedTo(at[0])}, nil
@@ -115,11 +118,11 @@ func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, err
 	return Use{By: t.mountedBy(ctx, item, pv)}, nil
 }
 
-// Seen drops what was read for an item and not needed: later it would be old.
+// Seen drops an unused answer for an item, which would be outdated later.
 func (t *Tracker) Seen(item work.Item) { t.lookups.drop(item) }
 
-// mountedBy returns, in words, who has a volume mounted by the report of Mounts, or "". When a mount is reported, the item is looked at
-// again after its end.
+// mountedBy describes who has a volume mounted, by the report of Mounts, or returns "". If a mount is reported, the
+// item is queued again after its end.
 func (t *Tracker) mountedBy(ctx context.Context, item work.Item, pv *v1.PersistentVolume) string {
 	if t.with.Mounts == nil {
 		return ""
@@ -141,12 +144,12 @@ func (t *Tracker) mountedBy(ctx context.Context, item work.Item, pv *v1.Persiste
 	return "its node has not let go of it yet"
 }
 
-// reportedBy returns, in words, which node's status lists a volume as in use, or "". It reads the store, again after a while: a node
-// lists a volume without an attachment when the node was late or the volume was taken from it by force.
+// reportedBy describes the node whose status lists a volume as in use, or returns "". It reads the store, again after a
+// back-off. A node may list a volume without an attachment if its status is late, or after a detach by force.
 func (t *Tracker) reportedBy(ctx context.Context, item work.Item, pv *v1.PersistentVolume) (string, error) {
 	name, err := t.with.Plugins.UniqueVolumeName("", volume.NewSpecFromPersistentVolume(pv, false))
 	if err != nil {
-		return "", nil //nolint:nilerr // No plugin here names it, so that none here attaches, mounts or deletes it.
+		return "", nil //nolint:nilerr // No plugin here can name it, so none here attaches, mounts or deletes it.
 	}
 	nodes, err := t.nodes.all(ctx, "")
 	if err != nil {
@@ -165,7 +168,7 @@ func (t *Tracker) reportedBy(ctx context.Context, item work.Item, pv *v1.Persist
 	return "", nil
 }
 
-// attachmentOf returns an attachment of a volume as the store has it, or nil.
+// attachmentOf returns an attachment of a volume from the store, or nil.
 func (t *Tracker) attachmentOf(ctx context.Context, pv *v1.PersistentVolume) (*storagev1.VolumeAttachment, error) {
 	attachments, err := t.attachments.all(ctx, "")
 	if err != nil {
@@ -179,7 +182,7 @@ func (t *Tracker) attachmentOf(ctx context.Context, pv *v1.PersistentVolume) (*s
 	return nil, nil
 }
 
-// mayUse reports whether a pod refers to a claim, unless the claim was to be made for the pod and was not.
+// mayUse reports whether a pod refers to a claim, except to an ephemeral claim that was created for another pod.
 func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 	for i := range pod.Spec.Volumes {
 		ref, ok := volume.ClaimOfVolume(pod, &pod.Spec.Volumes[i])
@@ -190,20 +193,20 @@ func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// podUsing returns a pod that uses, or may use, a volume whose claim is gone, or nil. Where another claim has the name by now, the pods
-// that refer to it do not count when the one node reports what is still mounted of the old volume.
+// podUsing returns a pod that uses, or may use, a volume whose claim is gone, or nil. If another claim has the name
+// now, the pods that refer to it do not count, provided that the only node reports the mounts of the old volume.
 func (t *Tracker) podUsing(item work.Item, pv *v1.PersistentVolume) (*v1.Pod, error) {
 	next, there := t.with.Claims.Get(objects.ClaimNameOf(pv))
 	if there && t.with.NodeName != "" && t.with.Mounts != nil {
 		return nil, nil
 	}
 	return t.user(item, lookup{pv.UID, objects.ClaimNameOf(pv)}, func(pod *v1.Pod) bool {
-		// The pods of another claim that has the name of the old one do not count.
+		// These pods belong to another claim with the name of the old one.
 		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
 	})
 }
 
-// usedByPod says that a pod uses a volume, and on which node as far as that is known.
+// usedByPod is the use of a volume by a pod, with its node if that is known.
 func (t *Tracker) usedByPod(pod *v1.Pod) string {
 	node := cmp.Or(pod.Spec.NodeName, string(t.with.NodeName))
 	if node == "" {

@@ -7,13 +7,13 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// lists reads all objects of a kind from the store. Each caller gets a list that was begun after its call; callers that come while a
-// list is being read share the next one, so that a thousand calls at once cost two lists. The objects must not be changed. Its methods
-// may be called from several goroutines at once.
+// lists reads all objects of a kind from the store. Each caller gets a list that began after its call. Callers that
+// come during a list share the next one: a thousand calls at once cost two lists. The objects must not be changed. Its
+// methods may be called from several goroutines at once.
 type lists[T store.Object] struct {
 	store store.Store
 
-	mu   sync.Mutex // no call that waits is made under it
+	mu   sync.Mutex // not held during I/O
 	last map[string]*list[T]
 }
 
@@ -51,7 +51,7 @@ func (l *lists[T]) all(ctx context.Context, namespace string) ([]T, error) {
 	}
 }
 
-// read reads next when before, if it is not nil, is over.
+// read reads next after the end of before, which may be nil.
 func (l *lists[T]) read(ctx context.Context, namespace string, before, next *list[T]) {
 	defer close(next.done)
 	if before != nil {

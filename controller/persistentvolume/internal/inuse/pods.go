@@ -15,9 +15,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// user returns a pod that uses, or may use, a claim, or nil: a pod whose object is there and that counts. Neither its node name nor its
-// status is read: both may be missing, old or wrong, and the pod may run all the same. Memory comes first. That no pod uses the claim
-// is believed only of the store: the error is then [work.ErrAwaited], and the item is looked at again with the answer.
+// user returns a pod that uses, or may use, a claim, or nil: any pod object that counts. It ignores the pod's node name
+// and status: both may be missing, outdated or wrong while the pod runs. It reads the mirror first. Only the store
+// proves that no pod uses the claim: then the error is [work.ErrAwaited], and the item is queued again with the answer.
 func (t *Tracker) user(item work.Item, l lookup, counts func(pod *v1.Pod) bool) (*v1.Pod, error) {
 	known := t.with.PodsOf.Get(l.claim)
 	if at := slices.IndexFunc(known, counts); at >= 0 {
@@ -35,7 +35,7 @@ func (t *Tracker) user(item work.Item, l lookup, counts func(pod *v1.Pod) bool) 
 	return nil, nil
 }
 
-// ReadPods reads the pods of a namespace from the store for all items that wait for that, and has these looked at again.
+// ReadPods reads the pods of a namespace from the store, for all items that wait for them, and queues these items.
 func (t *Tracker) ReadPods(ctx context.Context, namespace string) error {
 	lookups := t.lookups.begin(namespace)
 	if len(lookups) == 0 {
@@ -62,22 +62,22 @@ func (t *Tracker) ReadPods(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// lookups are the items that wait until the pods that use their claims were read from the store. A lookup that is added while the pods
-// of its namespace are being read is answered by the next reading, with all others: a thousand claims that go cost two lists and not a
-// thousand. The methods may be called from several goroutines at once.
+// lookups are the items that wait for a read of the pods that use their claims. A lookup that is added during a read of
+// its namespace is answered by the next read, together with all others: the deletion of a thousand claims costs two
+// lists. The methods may be called from several goroutines at once.
 type lookups struct {
-	mu      sync.Mutex // no call that waits is made under it
+	mu      sync.Mutex // not held during I/O
 	waiting map[string]map[work.Item]lookup
 	answers map[work.Item]answer
 }
 
-// lookup is made for the object of an item that has the UID: which pods refer to the claim?
+// lookup asks which pods refer to the claim, for the item's object of that UID.
 type lookup struct {
 	uid   types.UID
 	claim types.NamespacedName
 }
 
-// answer is the pods that refer to the claim, as they were in the store at some time after the lookup was added.
+// answer has the pods that refer to the claim, read from the store after the lookup was added.
 type answer struct {
 	lookup
 
@@ -88,7 +88,7 @@ func newLookups() *lookups {
 	return &lookups{waiting: map[string]map[work.Item]lookup{}, answers: map[work.Item]answer{}}
 }
 
-// add adds the lookup of an item, for the next reading of the claim's namespace.
+// add adds the lookup of an item to the next read of the claim's namespace.
 func (s *lookups) add(item work.Item, l lookup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +100,7 @@ func (s *lookups) add(item work.Item, l lookup) {
 	waiting[item] = l
 }
 
-// begin removes and returns the lookups of a namespace. A reading that begins after it answers them.
+// begin removes and returns the lookups of a namespace. A read that begins after it answers them.
 func (s *lookups) begin(namespace string) map[work.Item]lookup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *lookups) begin(namespace string) map[work.Item]lookup {
 	return waiting
 }
 
-// keep keeps the answer for an item.
+// keep stores the answer for an item.
 func (s *lookups) keep(item work.Item, a answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

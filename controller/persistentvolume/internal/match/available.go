@@ -15,14 +15,14 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// available is the index of the volumes that name no claim, in the order in which claims prefer them: the cost of a search does not
-// grow with their number. A volume that was taken for a claim goes to no other before it is given back. A volume that is offered to a
-// claim can be kept for it until the claim was looked at. Its methods may be called from several goroutines at once.
+// available is the index of the volumes that name no claim, in the order of preference: the cost of a search does not
+// grow with their number. A taken volume goes to no other claim before it is given back. A volume that is offered to a
+// claim can be reserved for it until the claim was synced. Its methods may be called from several goroutines at once.
 type available struct {
-	// look returns a volume as it was seen last, and false when it is gone.
+	// look returns the mirror's version of a volume, and false if it is gone.
 	look func(name string) (*v1.PersistentVolume, bool)
 
-	mu      sync.Mutex // no call that waits is made under it
+	mu      sync.Mutex // not held during I/O or callbacks that wait
 	groups  map[fit.Group][]*list
 	entries map[string]entry
 	taken   map[string]struct{}
@@ -47,8 +47,8 @@ func compareEntries(a, b entry) int {
 	return cmp.Or(cmp.Compare(a.bytes, b.bytes), compareHuge(a, b), strings.Compare(a.name, b.name))
 }
 
-// compareHuge compares volumes of the same number of bytes, which are not the same where that is the greatest that is counted. What
-// has no volume, where a search begins, comes first.
+// compareHuge compares volumes of the same number of bytes. If that is the largest number that is counted, their sizes
+// may differ. An entry without a volume, where a search begins, comes first.
 func compareHuge(a, b entry) int {
 	if a.bytes < math.MaxInt64 || a.volume == nil || b.volume == nil {
 		return 0
@@ -62,9 +62,10 @@ func newAvailable(look func(name string) (*v1.PersistentVolume, bool)) *availabl
 		keptFor: map[string]types.NamespacedName{}}
 }
 
-// offer calls offerTo with a volume that is available and kept for no claim. The volume is kept for the claim that offerTo returns
-// until the offer is withdrawn or the claim takes the volume; for none when offerTo returns false. The lock is held meanwhile, so
-// that no claim takes the volume in between. offer reports whether the volume is kept for a claim now.
+// offer calls offerTo with a volume that is available and reserved for no claim. The volume is reserved for the claim
+// that offerTo returns, until the offer is withdrawn or the claim takes the volume. If offerTo returns false, it is not
+// reserved. The lock is held meanwhile: no claim takes the volume in between. offer reports whether the volume is
+// reserved now.
 func (s *available) offer(pv *v1.PersistentVolume, offerTo func(pv *v1.PersistentVolume) (claim types.NamespacedName, keep bool)) (isKept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,15 +89,15 @@ func (s *available) withdraw(name string, claim types.NamespacedName) {
 	}
 }
 
-// refresh reads a volume again. A volume that was taken stays taken while it names no claim: the write that names the claim may
-// not have been seen yet.
+// refresh reads a volume again. A taken volume stays taken while it names no claim: the mirror may not have the write
+// that names the claim yet.
 func (s *available) refresh(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(name)
 }
 
-// put does what refresh does. It needs s.mu.
+// put does the work of refresh. The caller holds s.mu.
 func (s *available) put(name string) {
 	if old, there := s.entries[name]; there {
 		s.drop(old)
@@ -115,7 +116,7 @@ func (s *available) put(name string) {
 	s.entries[name] = e
 }
 
-// drop removes an entry, and its list with the last one. It needs s.mu.
+// drop removes an entry, and its list if it is the last one. The caller holds s.mu.
 func (s *available) drop(e entry) {
 	delete(s.entries, e.name)
 	e.list.volumes.Remove(e)
@@ -129,7 +130,7 @@ func (s *available) drop(e entry) {
 	}
 }
 
-// listOf returns the list of a volume, and makes it when there is none. It needs s.mu.
+// listOf returns the list of a volume, and makes a missing one. The caller holds s.mu.
 func (s *available) listOf(pv *v1.PersistentVolume) *list {
 	modes := slices.Clone(pv.Spec.AccessModes)
 	slices.Sort(modes)
@@ -146,8 +147,8 @@ func (s *available) listOf(pv *v1.PersistentVolume) *list {
 	return made
 }
 
-// take returns the volume that a claim gets, or nil: the one with the fewest access modes that suffice, of these the
-// smallest, of these the first by name. It is the caller's until it is given back or is seen to name a claim.
+// take returns the volume for a claim, or nil: the one with the fewest sufficient access modes, then the smallest, then
+// the first by name. It belongs to the caller until it is given back or names a claim.
 func (s *available) take(n Need) *v1.PersistentVolume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +162,7 @@ func (s *available) take(n Need) *v1.PersistentVolume {
 	return best.volume
 }
 
-// best returns the entry of the volume that take takes; one without a volume when there is none. It needs s.mu.
+// best returns the entry of the volume for take; an entry without a volume if there is none. The caller holds s.mu.
 func (s *available) best(n Need) (best entry) {
 	for _, l := range s.groups[fit.GroupOfClaim(n.claim)] {
 		if best.volume != nil && len(l.modes) > len(best.list.modes) {
@@ -175,7 +176,8 @@ func (s *available) best(n Need) (best entry) {
 	return best
 }
 
-// first returns the smallest volume of a list that meets the need and is kept for no other claim. It needs s.mu.
+// first returns the smallest volume of a list that meets the need and is not reserved for another claim. The caller
+// holds s.mu.
 func (s *available) first(l *list, n Need) (entry, bool) {
 	if !fit.HasModes(n.claim, l.modes) {
 		return entry{}, false

@@ -8,15 +8,15 @@ import (
 	"github.com/volumekit/volumekit/controller/internal/fit"
 )
 
-// Need is what a claim asks of a volume that names no claim. Make it with [NewNeed].
+// Need holds the requirements of a claim for a volume that names no claim. Make it with [NewNeed].
 type Need struct {
 	claim    *v1.PersistentVolumeClaim
 	selector labels.Selector
-	node     *v1.Node // on which the volume is to be had; nil when it is not known
+	node     *v1.Node // the node that must reach the volume; nil if it is unknown
 }
 
-// NewNeed returns what claim needs of a volume on node, which is nil when it is not known. An error says that the claim's selector is
-// malformed.
+// NewNeed returns the need of a claim on node, which is nil if it is unknown. The error is about a malformed selector
+// of the claim.
 func NewNeed(claim *v1.PersistentVolumeClaim, node *v1.Node) (Need, error) {
 	if claim.Spec.Selector == nil {
 		return Need{claim: claim, selector: labels.Everything(), node: node}, nil

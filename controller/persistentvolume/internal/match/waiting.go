@@ -14,31 +14,32 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// waiting is the index of the claims that found no volume, in the order in which a free volume is offered to them: first the claim
-// that asks for most of those that the volume is large enough for, of these the one that has waited longest. One claim is woken at a
-// time: a volume that a thousand claims wait for does not wake a thousand. What the claim has not taken once it was looked at is
-// offered to the next. Its methods may be called from several goroutines at once.
+// waiting is the index of the claims without a volume, in the order in which a free volume is offered to them. The
+// first is the claim with the largest request that fits the volume; of several, the one that has waited longest. One
+// claim is woken at a time: a volume for which a thousand claims wait does not wake a thousand. If the claim was synced
+// and has not taken the volume, the next claim gets the offer. Its methods may be called from several goroutines at
+// once.
 type waiting struct {
-	mu     sync.Mutex // no call that waits is made under it
+	mu     sync.Mutex // not held during I/O
 	groups map[fit.Group][]*queue
 	claims map[types.NamespacedName]*waiter
 	added  uint64 // how many claims have begun to wait
 }
 
-// queue is the claims of one group that ask for the same access modes.
+// queue holds the claims of one group that request the same access modes.
 type queue struct {
 	modes  []v1.PersistentVolumeAccessMode // sorted
 	claims *ordered.Set[*waiter]
 }
 
-// waiter is one claim that waits, or one to which a volume was offered.
+// waiter is one claim that waits or has an offer.
 type waiter struct {
 	need  Need
 	name  types.NamespacedName
 	bytes int64
-	order uint64 // that in which the claims began to wait
+	order uint64 // the order in which the claims began to wait
 	queue *queue // nil while a volume is offered to it
-	// offer is the volume that was offered; passed the version of one that it did not take.
+	// offer is the offered volume; passed is the version of a volume that the claim did not take.
 	offer, passed string
 }
 
@@ -50,8 +51,8 @@ func newWaiting() *waiting {
 	return &waiting{groups: map[fit.Group][]*queue{}, claims: map[types.NamespacedName]*waiter{}}
 }
 
-// add has a claim wait. A claim that waits already keeps its place and its offer. add returns the name of the volume that was offered
-// to an earlier claim of the same name, or "".
+// add adds a claim to the waiting ones. A claim that already waits keeps its position and its offer. If an earlier
+// claim of the same name had an offer, add returns the name of the offered volume, otherwise "".
 func (w *waiting) add(n Need) (volumeName string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,13 +79,13 @@ func (w *waiting) add(n Need) (volumeName string) {
 	return volumeName
 }
 
-// enter puts a claim into its queue. It needs w.mu.
+// enter adds a claim to its queue. The caller holds w.mu.
 func (w *waiting) enter(claim *waiter) {
 	claim.queue = w.queueOf(claim.need.claim)
 	claim.queue.claims.Add(claim)
 }
 
-// leave takes a claim out of its queue, and the queue away with the last one. It needs w.mu.
+// leave removes a claim from its queue, and an empty queue. The caller holds w.mu.
 func (w *waiting) leave(claim *waiter) {
 	q := claim.queue
 	if q == nil {
@@ -102,7 +103,7 @@ func (w *waiting) leave(claim *waiter) {
 	}
 }
 
-// queueOf returns the queue of a claim, and makes it when there is none. It needs w.mu.
+// queueOf returns the queue of a claim, and makes a missing one. The caller holds w.mu.
 func (w *waiting) queueOf(claim *v1.PersistentVolumeClaim) *queue {
 	modes := slices.Clone(claim.Spec.AccessModes)
 	slices.Sort(modes)
@@ -116,7 +117,7 @@ func (w *waiting) queueOf(claim *v1.PersistentVolumeClaim) *queue {
 	return made
 }
 
-// offer offers a volume to the claim that comes first, and returns its name; false when no claim waits for such a volume.
+// offer offers a volume to the first claim, and returns its name; false if no claim waits for such a volume.
 func (w *waiting) offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,11 +142,11 @@ func (w *waiting) offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	return best.name, true
 }
 
-// versionOf names a volume as it is now: one that has changed may be offered again.
+// versionOf identifies the present version of a volume: a changed volume may be offered again.
 func versionOf(pv *v1.PersistentVolume) string { return pv.Name + " " + pv.ResourceVersion }
 
-// seen ends the offer to a claim that was looked at. If the claim still waits, it returns the name of the volume that was offered,
-// which goes to the next claim; else "".
+// seen ends the offer to a synced claim. If the claim still waits, seen returns the name of the offered volume, which
+// the next claim gets; otherwise "".
 func (w *waiting) seen(name types.NamespacedName) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package populate runs the populators that fill new volumes, in goroutines of its own: a filling takes as long as its source needs,
-// and holds no worker meanwhile.
+// Package populate runs the populators that fill new volumes, in its own goroutines: a filling takes as long as its
+// source needs, and occupies no worker.
 package populate
 
 import (
@@ -26,8 +26,8 @@ const (
 	reportInterval = 10 * time.Second
 )
 
-// Fillings are the volumes that are being filled, or were filled and not recorded yet, by name. Make it with [New]. Its methods may be
-// called from several goroutines at once.
+// Fillings holds the volumes that are being filled, and those whose result is not recorded yet, by name. Make it with
+// [New]. Its methods may be called from several goroutines at once.
 type Fillings struct {
 	filesystems Filesystems
 	calls       *call.Calls
@@ -40,7 +40,7 @@ type Fillings struct {
 // filling is one attempt to fill a volume. Fillings.mu guards it.
 type filling struct {
 	job      Job
-	stopped  <-chan struct{} // closes when the controller stops
+	stopped  <-chan struct{} // closed when the controller stops
 	cancel   context.CancelFunc
 	canceled bool
 	ended    bool
@@ -49,11 +49,11 @@ type filling struct {
 	err      error
 }
 
-// Job is what is to be filled. All of it is required.
+// Job is a request to fill a volume. All fields are required.
 type Job struct {
-	// Attempt is the mark of this attempt on the volume.
+	// Attempt is the id of this attempt, as on the volume.
 	Attempt string
-	// Claim is the claim for which Populator fills the Volume. Kind names the kind of its data source in errors.
+	// Populator fills Volume for Claim. Kind names the kind of the data source in errors.
 	Claim     *v1.PersistentVolumeClaim
 	Volume    *v1.PersistentVolume
 	Populator Populator
@@ -63,32 +63,33 @@ type Job struct {
 	Ended  func()
 }
 
-// Result is how far the filling of a volume has come.
+// Result is the state of the filling of a volume.
 type Result struct {
 	// Running says that it has not ended.
 	Running bool
-	// Attempt is the mark of the attempt that ended, Digest what its populator returned.
+	// Attempt is the id of the attempt that ended. Digest is the result of its populator.
 	Attempt, Digest string
 	// Err is why the volume is not full.
 	Err error
 }
 
-// New returns Fillings. Releases of volumes last at most timeout. filesystems may be nil: then no volume may be filled or released.
+// New returns Fillings. timeout bounds each release of a volume. If filesystems is nil, no volume can be filled or
+// released.
 func New(filesystems Filesystems, timeout time.Duration) *Fillings {
 	return &Fillings{filesystems: filesystems, calls: call.New(timeout), all: map[string]*filling{}}
 }
 
-// CanMount reports whether volumes can be filled at all.
+// CanMount reports whether volumes can be filled.
 func (f *Fillings) CanMount() bool { return f.filesystems != nil }
 
-// Abandoned returns the names of the calls that did not return although their context had ended, and that still run.
+// Abandoned returns the names of the abandoned calls that still run.
 func (f *Fillings) Abandoned() []string { return f.calls.Running() }
 
 // Wait waits until every filling has ended. Their context must have ended.
 func (f *Fillings) Wait() { f.running.Wait() }
 
-// Start begins to fill a volume in the background. ctx must be that of the controller. It does nothing if the volume is known: see
-// [Fillings.Look].
+// Start starts to fill a volume in a goroutine. ctx must be the controller's. Start does nothing if the volume is
+// known: see [Fillings.Look].
 func (f *Fillings) Start(ctx context.Context, job Job) {
 	stopped := ctx.Done()
 	ctx, cancel := context.WithCancel(ctx)
@@ -108,8 +109,8 @@ func (f *Fillings) Start(ctx context.Context, job Job) {
 	})
 }
 
-// Look returns how far the filling of a volume has come, and false if none has begun. A volume of that name and another UID is another
-// volume on the same storage: its filling is canceled, and forgotten as soon as it has ended.
+// Look returns the state of the filling of a volume, and false if there is none. A volume of the same name with another
+// UID is another object for the same storage: its filling is canceled, and forgotten when it has ended.
 func (f *Fillings) Look(name string, uid types.UID) (Result, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,8 +134,8 @@ func (f *Fillings) Forget(name string) {
 	}
 }
 
-// Cancel cancels the filling of a volume and forgets its result. It reports whether the filling still runs. Its Ended is called later
-// then.
+// Cancel cancels the filling of a volume and forgets its result. It reports whether the filling still runs. If so, its
+// Ended is called later.
 func (f *Fillings) Cancel(name string) (running bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +147,7 @@ func (f *Fillings) Cancel(name string) (running bool) {
 	return !known.ended
 }
 
-// drop needs f.mu.
+// The caller holds f.mu.
 func (f *Fillings) drop(known *filling) {
 	known.canceled = true
 	known.cancel()
@@ -155,7 +156,7 @@ func (f *Fillings) drop(known *filling) {
 	}
 }
 
-// Release unmounts what a filling left of a volume. None may run.
+// Release unmounts what a filling left mounted. No filling of the volume may run.
 func (f *Fillings) Release(ctx context.Context, pv *v1.PersistentVolume) error {
 	if f.filesystems == nil {
 		return fmt.Errorf("volume %q may still be mounted by a populator: give the controller Options.Filesystems: %w", pv.Name, volume.ErrInvalid)
@@ -168,7 +169,7 @@ func (f *Fillings) Release(ctx context.Context, pv *v1.PersistentVolume) error {
 	return nil
 }
 
-// fill fills the volume once, and has it unmounted when it returns without an error of the release.
+// fill fills the volume once. The volume is unmounted afterwards, unless fill returns an error of the release.
 func (f *Fillings) fill(ctx context.Context, filling *filling) (digest string, err error) {
 	job := filling.job
 	name := call.Call{Plugin: job.Kind, Method: "Populate", Object: fmt.Sprintf("volume %q", job.Volume.Name), AtLeast: unlimited}
@@ -202,8 +203,8 @@ func (f *Fillings) fill(ctx context.Context, filling *filling) (digest string, e
 	return "", err
 }
 
-// awaitEnd waits until an abandoned call has returned: until then nothing else may be done to the volume. It reports false if the
-// controller has ended first. The filling may have been canceled, which does not end the wait.
+// awaitEnd waits until an abandoned call has returned: until then nothing else may use the volume. It returns false if
+// the controller ends before. A canceled filling does not end the wait.
 func awaitEnd(filling *filling, err error) (ended bool) {
 	done := outcome.DoneOf(err)
 	if done == nil {
@@ -226,7 +227,7 @@ func (f *Fillings) end(ended *filling, digest string, err error) {
 	}
 }
 
-// report passes on progress, unless the last was a moment ago or the filling was canceled.
+// report forwards progress, unless the last report is recent or the filling was canceled.
 func (f *Fillings) report(filling *filling, progress Progress) {
 	f.mu.Lock()
 	now := time.Now()

@@ -9,40 +9,41 @@ import (
 // Populator fills new volumes for claims whose data source is of one kind. Its methods may be called from several goroutines at once,
 // for one volume by one at a time.
 type Populator interface {
-	// Populate writes the content that the claim asks for into an empty directory, and returns its digest, "sha256:..." for example,
-	// which is kept on the volume. It checks what it reads before it returns. With an error, or after a crash, the volume is emptied
-	// and filled from the start. An error that matches volume.ErrTransient only says that the source is not ready. It must return soon
-	// after ctx has ended, and use the directory no more then. There is no other limit to its time.
+	// Populate writes the content of the claim's data source into an empty directory, and returns its digest, such as
+	// "sha256:...", which is kept on the volume. It checks what it reads before it returns. After an error or a crash,
+	// the volume is emptied and filled from the beginning. An error that matches volume.ErrTransient says only that the
+	// source is not ready. Populate must return soon after ctx has ended, and must not use the directory after that.
+	// Its time has no other limit.
 	Populate(ctx context.Context, request Request) (digest string, err error)
 }
 
-// Request is what a populator fills. It must not change the objects.
+// Request is the input of a populator. The populator must not change the objects.
 type Request struct {
-	// Claim is the claim; its data source says what to fill the volume from.
+	// Claim is the claim; its data source names the content.
 	Claim *v1.PersistentVolumeClaim
 	// Volume is the volume, which no pod uses yet.
 	Volume *v1.PersistentVolume
 	// Dir is the absolute path of the root of the volume's filesystem, mounted for writing and empty.
 	Dir string
-	// Report says how far the populator is. It may be called as often as there is news, from any goroutine, and does not wait.
+	// Report reports the progress. It may be called at any time and from any goroutine, and does not wait.
 	Report func(Progress)
 }
 
-// Progress is how far a populator is.
+// Progress is the progress of a populator.
 type Progress struct {
-	// Done is how many bytes are written; Total how many there will be, 0 if that is not known.
+	// Done is the number of bytes written; Total the number of all bytes, 0 if that is unknown.
 	Done, Total int64
 }
 
 // Filesystems mounts the new volumes that populators fill. Its methods may be called from several goroutines at once, for one volume by
 // one at a time.
 type Filesystems interface {
-	// Fill mounts the filesystem of pv for writing, removes everything in it, and calls fill with the absolute path of its root. After
-	// that it writes the filesystem to stable storage and unmounts it. It returns nil only if all of that has succeeded. It must end soon
-	// after ctx has ended, and fill has returned then. After an error, the volume may still be mounted. A volume that an earlier
-	// process left mounted is no error. pv must not be changed.
+	// Fill mounts the filesystem of pv writable, removes everything in it, and calls fill with the absolute path of its
+	// root. Then it syncs the filesystem and unmounts it. It returns nil only if all of that succeeds. It must return
+	// soon after ctx has ended, and only after fill has returned. After an error, the volume may still be mounted. If
+	// an earlier process left the volume mounted, that is no error. Fill must not change pv.
 	Fill(ctx context.Context, pv *v1.PersistentVolume, fill func(ctx context.Context, dir string) error) error
-	// Release unmounts and detaches what a Fill of this process or an earlier one left of pv. It returns nil when nothing of that is
-	// there any more, also if nothing ever was. pv must not be changed.
+	// Release unmounts and detaches what a Fill of this or an earlier process left of pv. It returns nil when nothing
+	// is left, also if there never was anything. Release must not change pv.
 	Release(ctx context.Context, pv *v1.PersistentVolume) error
 }

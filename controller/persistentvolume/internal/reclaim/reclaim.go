@@ -1,5 +1,5 @@
-// Package reclaim carries out the reclaim policies of volumes whose claims are gone. It destroys nothing before the store and
-// the reporter of mounts have said that nothing uses the volume.
+// Package reclaim applies the reclaim policies of volumes whose claims are gone. It destroys nothing before the store
+// and the reporter of mounts have proven that nothing uses the volume.
 package reclaim
 
 import (
@@ -18,17 +18,17 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Options are what a [Reclaimer] works with. All are required.
+// Options are the dependencies of a [Reclaimer]. All are required.
 type Options struct {
-	// Store has the claims and volumes; Claims is what was last seen of the claims.
+	// Store has the claims and volumes; Claims is the mirror of the claims.
 	Store  store.Store
 	Claims *store.Mirror[*v1.PersistentVolumeClaim]
-	// Users knows what uses a volume; Plugins and Storage find and call plugins; Binder writes volumes.
+	// Users finds the users of a volume; Plugins and Storage find and call plugins; Binder writes volumes.
 	Users   *inuse.Tracker
 	Plugins *volume.VolumePluginMgr
 	Storage *storage.Plugins
 	Binder  *bind.Binder
-	// Queue knows the back-off of volumes; Events gets what happens to them.
+	// Queue has the back-off of volumes; Events records events about them.
 	Queue  *work.Queue
 	Events volume.EventRecorder
 }
@@ -40,7 +40,7 @@ type Reclaimer struct{ with Options }
 // New returns a Reclaimer.
 func New(options Options) *Reclaimer { return &Reclaimer{options} }
 
-// Reclaim does with a volume whose claim is gone what its reclaim policy says. An empty policy means Retain.
+// Reclaim applies the reclaim policy of a volume whose claim is gone. An empty policy means Retain.
 func (r *Reclaimer) Reclaim(ctx context.Context, pv *v1.PersistentVolume) error {
 	if phase := pv.Status.Phase; phase != v1.VolumeFailed && phase != v1.VolumeReleased {
 		released, err := r.with.Binder.SetPhase(ctx, pv, v1.VolumeReleased, pv.Status.Message)
@@ -66,7 +66,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context, pv *v1.PersistentVolume) error 
 	}
 }
 
-// fail writes that the volume needs a person and why, and records one event.
+// fail sets the volume's phase to Failed with the reason, and records one event: an operator must act.
 func (r *Reclaimer) fail(ctx context.Context, pv *v1.PersistentVolume, why, message string) error {
 	if pv.Status.Phase != v1.VolumeFailed || pv.Status.Message != message {
 		failed, err := r.with.Binder.SetPhase(ctx, pv, v1.VolumeFailed, message)
@@ -79,7 +79,7 @@ func (r *Reclaimer) fail(ctx context.Context, pv *v1.PersistentVolume, why, mess
 	return r.abandon(ctx, pv)
 }
 
-// abandon lets the object of a deleted volume go that is not reclaimed here: it is not bound.
+// abandon removes the finalizers of a deleted volume object that is not reclaimed here: it is not bound.
 func (r *Reclaimer) abandon(ctx context.Context, pv *v1.PersistentVolume) error {
 	if pv.DeletionTimestamp == nil {
 		return nil
@@ -106,7 +106,7 @@ func (r *Reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 	return r.forget(ctx, pv)
 }
 
-// recycleStorage deletes what is in the storage and makes the volume available again.
+// recycleStorage deletes the content of the storage and makes the volume available again.
 func (r *Reclaimer) recycleStorage(ctx context.Context, pv *v1.PersistentVolume) error {
 	pv, err := r.reclaimable(ctx, pv, objects.ReasonVolumeFailedRecycle)
 	if err != nil || pv == nil {
@@ -129,8 +129,8 @@ func (r *Reclaimer) recycleStorage(ctx context.Context, pv *v1.PersistentVolume)
 	return r.with.Binder.Unbind(ctx, pv)
 }
 
-// reclaimable returns the volume as the store has it when it is to be reclaimed now: its claim is gone, its policy is what it
-// was, and nothing uses it; otherwise nil. reason is that of the event that says who uses it.
+// reclaimable returns the store's version of the volume if it is to be reclaimed now: its claim is gone, its policy is
+// unchanged, and nothing uses it; otherwise nil. reason is the reason of the event about a user.
 func (r *Reclaimer) reclaimable(ctx context.Context, pv *v1.PersistentVolume, reason string) (*v1.PersistentVolume, error) {
 	if err := r.with.Queue.CheckBackoff(work.Item{Kind: work.Volume, Name: store.NameOf(pv)}, pv.UID); err != nil {
 		return nil, err
@@ -154,8 +154,8 @@ func (r *Reclaimer) reclaimable(ctx context.Context, pv *v1.PersistentVolume, re
 	return nil, used.Err
 }
 
-// reverify reads the volume from the store before its storage is destroyed. It returns nil when the volume is to be left alone: it is
-// gone or another, its policy has changed, or its claim is there after all.
+// reverify reads the volume from the store before its storage is destroyed. It returns nil if the volume must be left
+// alone: it is gone or another one, its policy has changed, or its claim exists after all.
 func (r *Reclaimer) reverify(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	now, err := store.Get[*v1.PersistentVolume](ctx, r.with.Store, "", pv.Name)
 	switch {
@@ -186,7 +186,7 @@ func (r *Reclaimer) recycle(ctx context.Context, plugin volume.RecyclableVolumeP
 	})
 }
 
-// callFailed records that a plugin failed to reclaim a volume. It is tried again.
+// callFailed records that a plugin failed to reclaim a volume. The reclaim is retried.
 func (r *Reclaimer) callFailed(ctx context.Context, pv *v1.PersistentVolume, reason string, err error) error {
 	failed := &work.CallError{UID: pv.UID, Err: err}
 	if ctx.Err() != nil {

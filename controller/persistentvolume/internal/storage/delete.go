@@ -11,8 +11,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// IsExternal reports whether another program is to delete the storage: the volume was made by a provisioner or, if it was made by hand,
-// is of a driver that is none of the plugins here.
+// IsExternal reports whether another program must delete the storage: an external provisioner made the volume, or it
+// was created by hand for a driver without a plugin here.
 func (p *Plugins) IsExternal(pv *v1.PersistentVolume) bool {
 	if pv.Annotations[objects.AnnMigratedTo] != "" {
 		return true
@@ -26,7 +26,7 @@ func (p *Plugins) IsExternal(pv *v1.PersistentVolume) bool {
 	return ok && !slices.Contains(p.plugins.PluginNames(), owner)
 }
 
-// Deleter returns the plugin that made the volume or, if it was made by hand, the one that supports it.
+// Deleter returns the plugin that provisioned the volume; for a volume created by hand, the one that supports it.
 func (p *Plugins) Deleter(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, error) {
 	if by, ok := pv.Annotations[objects.AnnDynamicallyProvisioned]; ok {
 		return p.plugins.FindDeletablePluginByName(by)
@@ -34,7 +34,7 @@ func (p *Plugins) Deleter(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin
 	return p.plugins.FindDeletablePluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
 }
 
-// Delete has the plugin delete the storage of pv.
+// Delete calls the plugin to delete the storage of pv.
 func (p *Plugins) Delete(ctx context.Context, plugin volume.DeletableVolumePlugin, pv *v1.PersistentVolume) error {
 	spec := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false)
 	name := call.Call{Plugin: plugin.GetPluginName(), Method: "Delete", Object: object(pv.Name)}
@@ -48,8 +48,8 @@ func (p *Plugins) Delete(ctx context.Context, plugin volume.DeletableVolumePlugi
 	})
 }
 
-// Recycle has the plugin delete what is in the storage of pv, and passes on its messages. A plugin that has a pod do it may need longer
-// than other calls.
+// Recycle calls the plugin to delete the content of pv's storage, and forwards its messages. A plugin that recycles
+// with a pod may have a longer deadline than other calls.
 func (p *Plugins) Recycle(
 	ctx context.Context, plugin volume.RecyclableVolumePlugin, pv *v1.PersistentVolume, report func(eventType, message string),
 ) error {

@@ -13,10 +13,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrSourceGone says that the claim that a new volume is to be a copy of, its volume, or the snapshot, is not there.
+// ErrSourceGone says that the source of a new volume is missing: the claim to copy, its volume, or the snapshot.
 var ErrSourceGone = errors.New("the source of the copy is gone")
 
-// SnapshotGroup and SnapshotKind are the API group and the kind of a data source that is a snapshot.
+// SnapshotGroup and SnapshotKind are the API group and the kind of a snapshot as a data source.
 const (
 	SnapshotGroup = "snapshot.storage.k8s.io"
 	SnapshotKind  = "VolumeSnapshot"
@@ -24,20 +24,20 @@ const (
 
 // Snapshots finds the snapshots that claims name as their data source.
 type Snapshots interface {
-	// Snapshot returns the snapshot of the VolumeSnapshot of that name in the namespace of claim, and the name of the plugin that has
-	// it. If there is none, the error matches [store.ErrNotFound]; if it is not ready to use yet, volume.ErrTransient. One that is
-	// being deleted counts as none, unless a volume may have been begun for claim. It must return when ctx ends. claim must not be
-	// changed. It may be called from several goroutines at once.
+	// Snapshot returns the snapshot of a VolumeSnapshot in the claim's namespace, and the name of its plugin. If there
+	// is none, the error matches [store.ErrNotFound]; if it is not ready to use yet, volume.ErrTransient. A snapshot
+	// that is being deleted counts as missing, unless a provisioning for claim may have begun. Snapshot must return
+	// when ctx ends. It must not change claim. It may be called from several goroutines at once.
 	Snapshot(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (snapshot volume.Snapshot, plugin string, err error)
 }
 
-// source is what the data source of a claim names. Its zero value is none.
+// source is the data source of a claim. Its zero value is none.
 type source struct {
 	claim, snapshot string
-	other           *v1.TypedObjectReference // of a kind that a populator is for
+	other           *v1.TypedObjectReference // of a kind for a populator
 }
 
-// sourceNamed returns what the data source of a claim names.
+// sourceNamed returns the data source of a claim.
 func sourceNamed(claim *v1.PersistentVolumeClaim) (source, error) {
 	local, ref := claim.Spec.DataSource, claim.Spec.DataSourceRef
 	if local == nil && ref == nil {
@@ -62,8 +62,8 @@ func sourceNamed(claim *v1.PersistentVolumeClaim) (source, error) {
 	return source{claim: ref.Name}, nil
 }
 
-// OfAnotherKind returns the data source of a claim if it is neither a claim nor a snapshot, and nil otherwise. An error says that no
-// volume can be made for the claim.
+// OfAnotherKind returns the data source of a claim if it is neither a claim nor a snapshot, and nil otherwise. An error
+// says that no volume can be created for the claim.
 func OfAnotherKind(claim *v1.PersistentVolumeClaim) (*v1.TypedObjectReference, error) {
 	named, err := sourceNamed(claim)
 	return named.other, err
@@ -87,7 +87,7 @@ func isSnapshot(ref *v1.TypedObjectReference) bool {
 	return ref.Kind == SnapshotKind && objects.Deref(ref.APIGroup) == SnapshotGroup
 }
 
-// fill sets what the new volume of a claim is filled from: the volume of another claim, a snapshot, what a populator reads, or nothing.
+// fill sets the content of a claim's new volume: another claim's volume, a snapshot, a populator's source, or none.
 func (p *Plugins) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, job *Job) error {
 	named, err := sourceNamed(claim)
 	switch {
@@ -103,7 +103,7 @@ func (p *Plugins) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, job
 	return err
 }
 
-// snapshotOf returns the snapshot from which plugin is to restore a volume.
+// snapshotOf returns the snapshot that plugin must restore.
 func (p *Plugins) snapshotOf(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, name string, plugin volume.ProvisionableVolumePlugin,
 ) (*volume.Snapshot, error) {
@@ -125,8 +125,8 @@ func (p *Plugins) snapshotOf(
 	return &snapshot, nil
 }
 
-// sourceOf returns the volume of the claim of that name, which plugin is to copy for claim. One that is not bound yet is waited
-// for.
+// sourceOf returns the volume of the named claim, which plugin must copy for claim. If that claim is not bound yet, the
+// error is transient.
 func (p *Plugins) sourceOf(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, name string, plugin volume.ProvisionableVolumePlugin,
 ) (*v1.PersistentVolume, error) {
@@ -147,7 +147,7 @@ func (p *Plugins) sourceOf(
 	return pv, p.canCopy(pv, plugin)
 }
 
-// goneOr marks the error of a source that is not in the store.
+// goneOr makes the error of a missing source match [ErrSourceGone].
 func goneOr(err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return volume.Transient(fmt.Errorf("%w: %w", ErrSourceGone, err))
@@ -155,7 +155,7 @@ func goneOr(err error) error {
 	return volume.Transient(err)
 }
 
-// canCopy refuses what the plugin that is to make the copy cannot copy.
+// canCopy returns an error if the plugin cannot copy the volume.
 func (p *Plugins) canCopy(pv *v1.PersistentVolume, plugin volume.ProvisionableVolumePlugin) error {
 	copies, err := p.plugins.FindCloneablePluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
 	switch {

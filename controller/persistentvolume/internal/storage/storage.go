@@ -1,4 +1,4 @@
-// Package storage makes, deletes and recycles the storage of volumes: it calls the plugins.
+// Package storage calls plugins to create, delete and recycle the storage of volumes.
 package storage
 
 import (
@@ -25,46 +25,47 @@ type Plugins struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
 	events  volume.EventRecorder
-	// snapshots finds the snapshots from which volumes are restored; nil where none are.
+	// snapshots finds the snapshots of data sources; nil if there is no controller for them.
 	snapshots Snapshots
 	calls     *call.Calls
 }
 
-// New returns Plugins whose calls last at most timeout.
+// New returns Plugins. timeout bounds each call.
 func New(plugins *volume.VolumePluginMgr, s store.Store, events volume.EventRecorder, timeout time.Duration) *Plugins {
 	return &Plugins{plugins: plugins, store: s, events: events, calls: call.New(timeout)}
 }
 
-// Restoring has volumes restored from snapshots, which s finds. It is to be called before any other method.
+// Restoring enables volumes from snapshots, which s finds. Call it before any other method.
 func (p *Plugins) Restoring(s Snapshots) *Plugins {
 	p.snapshots = s
 	return p
 }
 
-// Abandoned returns the names of the calls that did not return although their context had ended, and that still run.
+// Abandoned returns the names of the abandoned calls that still run.
 func (p *Plugins) Abandoned() []string { return p.calls.Running() }
 
-// Job is what a volume is made with.
+// Job is the input of the creation of a volume.
 type Job struct {
 	class  *storagev1.StorageClass
 	plugin volume.ProvisionableVolumePlugin
-	node   *v1.Node             // for which it is made; nil unless the class waits for its first consumer
-	source *v1.PersistentVolume // whose content it gets; nil for none
-	// snapshot is that from which it is restored; nil for none.
+	node   *v1.Node             // the node of the first consumer; nil unless the class waits for it
+	source *v1.PersistentVolume // the volume to copy; nil for none
+	// snapshot is the snapshot to restore; nil for none.
 	snapshot *volume.Snapshot
-	// populate is what a populator fills the volume from when it is made; empty for none.
+	// populate is the data source of a populator; empty for none.
 	populate string
-	// attributes is the class of the attributes that it gets; nil for none.
+	// attributes is the VolumeAttributesClass; nil for none.
 	attributes *storagev1.VolumeAttributesClass
 }
 
-// With returns the job of a volume that gets the attributes of a class; nil means none.
+// With returns the job with a VolumeAttributesClass; nil means none.
 func (j Job) With(attributes *storagev1.VolumeAttributesClass) Job {
 	j.attributes = attributes
 	return j
 }
 
-// Prepare refuses what cannot work before anything is begun. An error that matches [ErrSourceGone] comes with a Job without a source.
+// Prepare checks a job before anything begins. With an error that matches [ErrSourceGone] it returns a Job without a
+// source.
 func (p *Plugins) Prepare(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, plugin volume.ProvisionableVolumePlugin, node *v1.Node,
 ) (Job, error) {
@@ -77,7 +78,7 @@ func (p *Plugins) Prepare(
 	return job, err
 }
 
-// Make has the plugin make the storage of a claim, and returns the volume as it is to be stored.
+// Make calls the plugin to create the storage of a claim, and returns the volume to store.
 func (p *Plugins) Make(ctx context.Context, claim *v1.PersistentVolumeClaim, job Job) (*v1.PersistentVolume, error) {
 	pv, err := p.provision(ctx, claim, job)
 	if err != nil {
@@ -101,7 +102,7 @@ func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim
 		Source:                        job.source.DeepCopy(),
 	}
 	if job.populate != "" {
-		options.PVC.Spec.DataSource, options.PVC.Spec.DataSourceRef = nil, nil // The plugin makes an empty volume.
+		options.PVC.Spec.DataSource, options.PVC.Spec.DataSourceRef = nil, nil // The plugin creates an empty volume.
 	}
 	if job.snapshot != nil {
 		snapshot := *job.snapshot
@@ -134,7 +135,7 @@ func (p *Plugins) provision(ctx context.Context, claim *v1.PersistentVolumeClaim
 // object names a volume in errors of calls.
 func object(volumeName string) string { return fmt.Sprintf("volume %q", volumeName) }
 
-// complete fills in what the controller, not the plugin, knows of a new volume.
+// complete sets the fields of a new volume that the controller, not the plugin, knows.
 func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, job Job) {
 	class := job.class
 	pv.Namespace, pv.ResourceVersion, pv.UID = "", "", ""
@@ -162,8 +163,8 @@ func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, job Job)
 	}
 }
 
-// Discard deletes storage that cannot be recorded, and returns cause. When that fails too, the error is uncertain, so that the claim
-// keeps its finalizer and the provisioning is tried again.
+// Discard deletes storage that cannot be recorded, and returns cause. If the deletion fails too, the error is
+// uncertain: the claim keeps its finalizer, and the provisioning is retried.
 func (p *Plugins) Discard(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, cause error) error {
 	plugin, err := p.Deleter(pv)
 	if err == nil {
