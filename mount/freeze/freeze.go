@@ -1,27 +1,29 @@
-// Package freeze stops the writers of a mounted filesystem for a bounded time, so that the device beneath can be copied.
+// Package freeze freezes a mounted filesystem for a bounded time, so that a caller can copy its device.
 //
 //	frozen, err := freeze.Freeze(dir, 5*time.Second) // an open directory of the filesystem
 //	// copy the device
 //	err = frozen.Thaw()                              // nil: nobody has written since Freeze returned
 //
-// Before it freezes, [Freeze] syncs the filesystem. While it is frozen, all that was written before is on the device, writers
-// wait in their system calls, and readers go on.
+// [Freeze] syncs the filesystem before it freezes it. While the filesystem is frozen, the device has all earlier
+// writes, writers wait in their system calls, and readers continue.
 //
 // # The bound
 //
-// The kernel thaws a filesystem only when it is told to, and never because the process that froze it has ended. So Freeze first
-// starts a guard: a small shell that waits for the end of a pipe and then runs fsfreeze. The filesystem is thawed by whichever
-// comes first: Thaw; this process, when the limit is over; the guard, as soon as this process has ended, by SIGKILL too, or a
-// second after the limit, if this process was stopped. Without the programs of the guard (sh, tee and timeout of coreutils,
-// fsfreeze of util-linux), or where they do not run, nothing is frozen, and the error matches [ErrNoGuard].
+// The kernel thaws a filesystem only on request, and not at the end of the process that froze it. So Freeze first
+// starts a guard: a small shell that waits for the end of a pipe and then runs fsfreeze. The filesystem is thawed by
+// the first of these: Thaw; this process, after the limit; the guard, at the end of this process, also by SIGKILL; the
+// guard, a second after the limit, if this process was stopped. If the programs of the guard are missing or do not run
+// (sh, tee and timeout of coreutils, fsfreeze of util-linux), Freeze freezes nothing, and its error matches
+// [ErrNoGuard].
 //
-// The guard ignores SIGTERM, SIGINT and SIGHUP, which a supervisor may send to all processes of a unit. It dies with its process if
-// both are killed together, as with a container whose first process this is. A caller that may be killed so writes down what it
-// freezes, and calls [ThawLeft] at its next start. So does one that must survive a kill while the kernel freezes: a freeze that
-// takes longer than the limit is undone as soon as it has succeeded, and by nobody if the process was killed in between.
+// The guard ignores SIGTERM, SIGINT and SIGHUP, which a supervisor may send to all processes of a unit. If both
+// processes are killed together, the guard cannot thaw: for example, in a container whose first process is this one. If
+// that can happen to the caller, it must record what it freezes, and call [ThawLeft] at its next start. The same is
+// true for a kill during the freeze itself: if the freeze takes longer than the limit, Freeze undoes it when it has
+// succeeded, and nothing undoes it if the process was killed before.
 //
-// Who thaws a filesystem early, such as an administrator, makes Thaw return an error that matches [ErrThawed]. A copy of that
-// time is of no use.
+// If another program thaws the filesystem early, Thaw returns an error that matches [ErrThawed]. A copy of that time
+// must not be used.
 package freeze
 
 import (
@@ -34,11 +36,11 @@ import (
 
 // The errors of this package. Match them with errors.Is.
 var (
-	// ErrThawed says that the filesystem was thawed before Thaw was called: the limit was over, or someone else did it.
+	// ErrThawed says that the filesystem was thawed before Thaw was called, at the limit or by another program.
 	ErrThawed = errors.New("the filesystem was thawed too early")
-	// ErrLimit says that the limit was over before Thaw was called. It matches [ErrThawed].
+	// ErrLimit says that the limit had passed before Thaw was called. It matches [ErrThawed].
 	ErrLimit = fmt.Errorf("the limit was over: %w", ErrThawed)
-	// ErrFrozen says that someone else has frozen the filesystem. It was left so.
+	// ErrFrozen says that another program has frozen the filesystem. It stays frozen.
 	ErrFrozen = errors.New("the filesystem is frozen by another program")
 	// ErrNoGuard says that a program of the guard is missing or does not run. Nothing is frozen.
 	ErrNoGuard = errors.New("no program that thaws the filesystem if this one is killed")
@@ -56,12 +58,12 @@ type Frozen struct {
 	err     error
 }
 
-// Freeze syncs and freezes the filesystem of dir, for at most limit. dir is an open directory of it, which the caller keeps open
-// until Thaw has returned; while it is open, the mount is busy. The limit begins before the call of the kernel; where that takes
-// longer, the error matches [ErrLimit] and nothing is frozen. If the filesystem cannot be frozen, as a tmpfs, the error matches
-// mount.ErrUnsupported. Freeze may hang as long as the device does.
+// Freeze syncs and freezes the filesystem of dir, for at most limit. dir is an open directory of the filesystem. The
+// caller keeps it open until Thaw has returned, and the mount is busy until then. The limit starts before the kernel's
+// call; if that call takes longer, the error matches [ErrLimit] and nothing is frozen. If the filesystem cannot be
+// frozen, such as a tmpfs, the error matches mount.ErrUnsupported. Freeze may hang as long as the device does.
 func Freeze(dir *os.File, limit time.Duration) (*Frozen, error) {
-	if err := syncAll(dir); err != nil { // so that little is left to be written while writers wait
+	if err := syncAll(dir); err != nil { // then the freeze, during which writers wait, has little left to write
 		return nil, err
 	}
 	begun := time.Now()
@@ -73,7 +75,7 @@ func Freeze(dir *os.File, limit time.Duration) (*Frozen, error) {
 		guard.end()
 		return nil, err
 	}
-	// A guard that has ended meanwhile has thawed nothing, since nothing was frozen.
+	// If the guard has ended meanwhile, it has thawed nothing, because nothing was frozen.
 	left := limit - time.Since(begun)
 	if err := guard.check(); err != nil || left <= 0 {
 		if err == nil {
@@ -101,8 +103,8 @@ func (f *Frozen) keepLimit(limit time.Duration) {
 	}
 }
 
-// Thaw thaws the filesystem. Nil proves that it was frozen from the return of Freeze until now. A second call returns what the
-// first has returned. Where the kernel refuses, the guard tries once more.
+// Thaw thaws the filesystem. Nil proves that it was frozen from the return of Freeze until now. A second call returns
+// the result of the first. If the kernel refuses, the guard tries once more.
 func (f *Frozen) Thaw() error {
 	f.once.Do(func() { f.err = f.thaw() })
 	return f.err
@@ -111,7 +113,7 @@ func (f *Frozen) Thaw() error {
 func (f *Frozen) thaw() error {
 	close(f.stop)
 	<-f.done
-	if f.expired { // It was thawed then; who has frozen it since is somebody else.
+	if f.expired { // It was thawed; another program has frozen it since.
 		f.guard.end()
 		return ErrLimit
 	}
@@ -127,5 +129,6 @@ func (f *Frozen) thaw() error {
 	return nil
 }
 
-// ThawLeft thaws the filesystem of dir, which a process that is gone may have left frozen. It reports whether it was.
+// ThawLeft thaws the filesystem of dir, which an earlier process may have left frozen. It reports whether it was
+// frozen.
 func ThawLeft(dir *os.File) (was bool, err error) { return thawNow(dir) }

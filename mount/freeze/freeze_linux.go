@@ -55,23 +55,24 @@ func thawNow(dir *os.File) (was bool, err error) {
 	return true, nil
 }
 
-// guard is the process that thaws a filesystem when this one has ended. Its standard input is a pipe that only this process
-// writes to, so the kernel ends it with this process. The directory is its descriptor 3, and what it reads comes back through 4.
+// guard is the process that thaws a filesystem at the end of this one. Its standard input is a pipe that only this
+// process writes to, so the pipe ends with this process. The directory is its descriptor 3. It echoes what it reads
+// through descriptor 4.
 type guard struct {
 	process *exec.Cmd
 	alive   io.WriteCloser
 	echo    *os.File
 }
 
-// script reads the pipe, without the directory, until that has ended or the time is over, and thaws unless it has read both words.
-// timeout is given SIGKILL, since tee ignores what the shell does.
+// script reads the pipe until the pipe ends or the time is over, with the directory closed. It thaws unless it has read
+// both words. timeout sends SIGKILL, because tee ignores the signals that the shell ignores.
 const (
 	script = `trap "" TERM INT HUP
 [ "$("$1" -s KILL "$2" "$3" /dev/fd/4 3>&-)" = waitno ] || exec "$4" --unfreeze /proc/self/fd/3`
 	wordWait, wordNo = "wait", "no"
 )
 
-// startLimit is how long a guard may take until it waits.
+// startLimit bounds the start of a guard.
 const startLimit = 10 * time.Second
 
 func startGuard(dir *os.File, limit time.Duration) (*guard, error) {
@@ -103,7 +104,7 @@ func startGuard(dir *os.File, limit time.Duration) (*guard, error) {
 		return nil, fmt.Errorf("starting what thaws %q: %w: %w", dir.Name(), ErrNoGuard, err)
 	}
 	g := &guard{process: process, alive: alive, echo: echo}
-	// All that has to run for the guard to wait runs when its word has come back.
+	// When the guard's word has come back, all programs that it needs run.
 	_, err = io.WriteString(alive, wordWait)
 	if err == nil {
 		err = echo.SetReadDeadline(time.Now().Add(startLimit))
@@ -119,7 +120,7 @@ func startGuard(dir *os.File, limit time.Duration) (*guard, error) {
 	return g, nil
 }
 
-// check returns an error that matches ErrNoGuard when the guard has ended.
+// check returns an error that matches ErrNoGuard if the guard has ended.
 func (g *guard) check() error {
 	var state unix.Siginfo
 	err := unix.Waitid(unix.P_PID, g.process.Process.Pid, &state, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
@@ -129,20 +130,20 @@ func (g *guard) check() error {
 	return errors.Join(fmt.Errorf("what thaws the filesystem has ended: %w", ErrNoGuard), err)
 }
 
-// end ends the guard, which does not thaw any more, and waits for all of its processes.
+// end ends the guard, which then does not thaw, and waits for all of its processes.
 func (g *guard) end() {
-	_, _ = io.WriteString(g.alive, wordNo) // One that has ended reads nothing.
+	_, _ = io.WriteString(g.alive, wordNo) // A guard that has ended reads nothing.
 	g.thaw()
 }
 
-// thaw has the guard thaw the filesystem, unless it was told not to, and waits for it.
+// thaw makes the guard thaw the filesystem, unless end was called, and waits for it.
 func (g *guard) thaw() {
 	_ = g.alive.Close()
 	_ = g.process.Wait()
 	_ = g.echo.Close()
 }
 
-// find looks a program up in the directories of the system, and not in PATH.
+// find looks a program up in the system's directories, and not in PATH.
 func find(name string) (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
 		path := filepath.Join(dir, name)

@@ -92,7 +92,7 @@ func (d *Dir) Create(name string) (*os.File, error) {
 	return file, nil
 }
 
-// Names returns the names of all that is in the directory, sorted.
+// Names returns the sorted names of all entries of the directory.
 func (d *Dir) Names() ([]string, error) {
 	dir, err := d.root.Open(".")
 	if err != nil {
@@ -107,7 +107,7 @@ func (d *Dir) Names() ([]string, error) {
 	return names, nil
 }
 
-// Is reports whether name still leads to this file.
+// Is reports whether name still refers to this file.
 func (d *Dir) Is(name string, file *os.File) (bool, error) {
 	there, err := d.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func (d *Dir) Is(name string, file *os.File) (bool, error) {
 	return err == nil && os.SameFile(there, info), err
 }
 
-// Remove removes name if it still leads to this file, and syncs the directory, so the removal survives a power cut.
+// Remove removes name if it still refers to this file, and syncs the directory: the removal survives a power cut.
 func (d *Dir) Remove(name string, file *os.File) error {
 	same, err := d.Is(name, file)
 	if err != nil || !same {
@@ -132,11 +132,12 @@ func (d *Dir) Remove(name string, file *os.File) error {
 	return d.Sync()
 }
 
-// NextSuffix is what [Dir.Replace] adds to a name while it writes the file. A process that was killed may leave that file.
+// NextSuffix is the suffix of the file that [Dir.Replace] writes. A killed process may leave that file.
 const NextSuffix = ".new"
 
-// Replace writes a small file whole: readers, and the next start after a power cut, see the old content or the new one. Two calls
-// for one name must not run at once. name+[NextSuffix] must be the name of no other file.
+// Replace replaces the content of a small file atomically: readers, and the next start after a power cut, see the old
+// content or the new one. Two calls for one name must not run at once. name+[NextSuffix] must not be the name of
+// another file.
 func (d *Dir) Replace(name string, content []byte) error {
 	next := name + NextSuffix
 	file, err := d.root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

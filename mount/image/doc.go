@@ -1,5 +1,5 @@
-// Package image keeps disk images in one directory. An image is made whole or not at all. The package also has the operations
-// of the filesystem below that package os lacks.
+// Package image keeps disk images in one directory. An image is created completely or not at all. The package also has
+// file operations that package os lacks.
 //
 // # A directory of images
 //

@@ -9,12 +9,12 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// maxPartial bounds how often a partial image may come and go under our eyes.
+// maxPartial bounds the retries when other processes remove or create a partial image meanwhile.
 const maxPartial = 8
 
-// Begin makes an empty file, with mode 0600, and locks it. The lock lives as long as the file is open, here or in a child
-// process that outlives this one. So an existing file without a lock is the rest of a process that is gone, and Begin
-// removes it. If another process is making the file, the error matches mount.ErrTransient.
+// Begin creates an empty file, with mode 0600, and locks it. The lock lasts while the file is open, here or in a child
+// process that outlives this one. So an existing file without a lock is left over from an ended process, and Begin
+// removes it. If another process is filling the file, the error matches mount.ErrTransient.
 func (d *Dir) Begin(name string) (*os.File, error) {
 	for range maxPartial {
 		file, err := d.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -49,8 +49,8 @@ func (d *Dir) errBusy(name string, err error) error {
 	return errors.Join(busy, err)
 }
 
-// RemoveLeftOver removes the partial image of a process that is gone. None is no error; one that is being made is an error
-// that matches mount.ErrTransient.
+// RemoveLeftOver removes the partial image of an ended process. It is no error if there is none. If another process is
+// filling it, the error matches mount.ErrTransient.
 func (d *Dir) RemoveLeftOver(name string) error {
 	file, err := d.LockLeftOver(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,8 +63,8 @@ func (d *Dir) RemoveLeftOver(name string) error {
 	return d.Remove(name, file)
 }
 
-// LockLeftOver opens and locks the partial image of a process that is gone. The error for none matches fs.ErrNotExist, and for
-// one that is being made mount.ErrTransient.
+// LockLeftOver opens and locks the partial image of an ended process. If there is none, the error matches
+// fs.ErrNotExist; if another process is filling it, mount.ErrTransient.
 func (d *Dir) LockLeftOver(name string) (*os.File, error) {
 	file, err := d.Open(name, os.O_RDONLY)
 	if err != nil {

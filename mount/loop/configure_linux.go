@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNotInOneStep says that the kernel is older than 5.8, or refuses what is asked for.
+// errNotInOneStep says that the kernel is older than 5.8, or refuses the request.
 var errNotInOneStep = errors.New("not in one step")
 
-// configureNode gives the device the file in one step.
+// configureNode attaches the file to the device with one call.
 func configureNode(node handle, a attachment) error {
 	config := unix.LoopConfig{Fd: uint32(a.file.fd), Size: a.options.SectorSize, Info: a.info()}
 	err := ignoringEINTR(func() error { return unix.IoctlLoopConfigure(node.fd, &config) })
@@ -20,7 +20,7 @@ func configureNode(node handle, a attachment) error {
 	return err
 }
 
-// takenOr sorts out the errors that another user of the device causes.
+// takenOr makes the errors that another user of the device causes match errTaken. It returns other errors unchanged.
 func takenOr(err error) error {
 	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EAGAIN) || isGone(err) {
 		return fmt.Errorf("%w: %w", errTaken, err)
@@ -44,7 +44,7 @@ func (a attachment) info() unix.LoopInfo64 {
 	return info
 }
 
-// configureInSteps is for kernels without LOOP_CONFIGURE. A failure takes the file off again.
+// configureInSteps is for kernels without LOOP_CONFIGURE. If a step fails, it detaches the file again.
 func configureInSteps(node handle, a attachment) error {
 	if err := unix.IoctlSetInt(node.fd, unix.LOOP_SET_FD, a.file.fd); err != nil {
 		return err
@@ -67,12 +67,12 @@ func setStatus(fd int, a attachment) error {
 		}
 	}
 	if a.options.DirectIO {
-		_ = unix.IoctlSetInt(fd, unix.LOOP_SET_DIRECT_IO, 1) // a wish: Device says what came of it
+		_ = unix.IoctlSetInt(fd, unix.LOOP_SET_DIRECT_IO, 1) // a request; Device has the result
 	}
 	return nil
 }
 
-// retryEAGAIN repeats what the kernel refuses while pages of the device are still cached.
+// retryEAGAIN repeats a call that the kernel refuses while pages of the device are cached.
 func retryEAGAIN(f func() error) error {
 	var err error
 	for range maxAttempt {
@@ -83,14 +83,15 @@ func retryEAGAIN(f func() error) error {
 	return err
 }
 
-// clearFile tells the kernel to take the file off the device, now or with the last close.
+// clearFile tells the kernel to detach the file, now or at the last close.
 func clearFile(node handle) error {
 	return ignoringEINTR(func() error { return unix.IoctlSetInt(node.fd, unix.LOOP_CLR_FD, 0) })
 }
 
-// clearAgain fails with an error of [isGone] where the file went with the first clearFile. Others may have the device open, and wait for a
-// dead filesystem, so that none is asked. The device is claimed, and since long before Linux 5.15 nobody can give a file to
-// a claimed device; where there are no sequence numbers, it is only looked at.
+// clearAgain checks whether the first clearFile has detached the file: then its error matches [isGone]. It clears again
+// and does not read the device's state, because others may have the device open and wait for a dead filesystem. This is
+// safe: the device is claimed, and since long before Linux 5.15 no program can attach a file to a claimed device.
+// Without sequence numbers it only reads the state.
 func clearAgain(node handle, device Device) error {
 	if device.DiskSeq != 0 {
 		return clearFile(node)

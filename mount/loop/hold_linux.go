@@ -73,7 +73,7 @@ func numberAt(path string) (uint64, error) {
 	return st.Rdev, nil
 }
 
-// checkUnheld makes sure that no loop device is over the device, the disk that it is a part of, or a part of it.
+// checkUnheld returns an error if a loop device is over the device, its disk, or a part of it.
 func (m *Manager) checkUnheld(ctx context.Context, path string, rdev uint64) error {
 	all, err := m.index.devices(ctx)
 	if err != nil {
@@ -98,8 +98,9 @@ func (m *Manager) checkUnheld(ctx context.Context, path string, rdev uint64) err
 	return nil
 }
 
-// awaitAnswer asks a device again that did not answer in time and may be over a block device: nothing hangs in /dev, so that it
-// was the machine that was slow. One that is free by now is the zero Device.
+// awaitAnswer reads again the state of a device that did not answer in time and may be over a block device. A
+// filesystem with the device nodes does not hang, so the machine was only slow. If the device is free by now,
+// awaitAnswer returns the zero Device.
 func (m *Manager) awaitAnswer(ctx context.Context, d Device) (Device, error) {
 	if !d.Silent || !strings.HasPrefix(d.BackingPath, "/dev/") {
 		return d, nil
@@ -111,7 +112,8 @@ func (m *Manager) awaitAnswer(ctx context.Context, d Device) (Device, error) {
 	return d, err
 }
 
-// overlaps reports whether two block devices have bytes in common: they are one, or one is a disk and the other a part of it.
+// overlaps reports whether two block devices have bytes in common: they are the same, or one is a disk and the other a
+// part of it.
 func overlaps(a, b uint64) (bool, error) {
 	if a == b {
 		return true, nil
@@ -124,8 +126,8 @@ func overlaps(a, b uint64) (bool, error) {
 	return diskOfA == b || diskOfB == a, err
 }
 
-// lockDisk takes the lock of the disk that a block device is, or is a part of, against everybody else who gives it away. It is on
-// a directory of sysfs, which is the same one whatever name the device has, and ends with the process.
+// lockDisk takes the lock of a block device's disk against every other program that uses this package. The lock is on a
+// directory of sysfs, which is the same for all names of the device. It ends with the process.
 func lockDisk(ctx context.Context, rdev uint64) (unlock func(), err error) {
 	disk, err := diskOf(rdev)
 	if err != nil {
@@ -144,7 +146,7 @@ func lockDisk(ctx context.Context, rdev uint64) (unlock func(), err error) {
 	return h.close, nil
 }
 
-// diskOf returns the number of the disk that a block device is a part of; its own where it is a whole disk.
+// diskOf returns the number of the disk of a block device; its own number if it is a whole disk.
 func diskOf(rdev uint64) (uint64, error) {
 	dir := sysDir(rdev)
 	if err := unix.Access(dir+"/partition", unix.F_OK); errors.Is(err, unix.ENOENT) {

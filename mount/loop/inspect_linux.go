@@ -29,8 +29,8 @@ func (i inspector) at(ctx context.Context, path string) (Device, error) {
 	return device, err
 }
 
-// inspect reads what file a device has. It reports a device that is free, or gone, as not attached. The call
-// (LOOP_GET_STATUS64) reaches the filesystem of the backing file, so it may hang.
+// inspect reads the file of a device. It reports a free or missing device as not attached. The call (LOOP_GET_STATUS64)
+// reaches the filesystem of the backing file, so it may hang.
 func (i inspector) inspect(number int) (Device, bool, error) {
 	device, attached, err := i.identify(number)
 	if attached {
@@ -100,7 +100,7 @@ func sysBacking(number int) (path string, deleted bool) {
 // unless the filesystem of its backing file hangs.
 const askLimit = 250 * time.Millisecond
 
-// within calls ask for a device, and abandons the call when ctx ends, or after limit unless that is zero.
+// within calls ask for a device. It abandons the call when ctx ends, or after limit; a limit of zero means none.
 func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 	ask func(number int) (Device, bool, error),
 ) (Device, bool, error) {
@@ -126,7 +126,7 @@ func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 	return device, attached, err
 }
 
-// errNoAnswer says that a device could not report its file, because the filesystem of the file is dead.
+// errNoAnswer says that a device could not report its file because the filesystem of the file is dead.
 var errNoAnswer = errors.New("the filesystem of its backing file does not answer")
 
 // isSilent reports whether err says that a device did not answer, or not in time. It is false once ctx has ended.

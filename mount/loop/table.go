@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// identity is what a backing file is known by.
+// identity identifies a backing file.
 type identity struct{ dev, ino uint64 }
 
-// rowState is what is known of a device.
+// rowState is the known state of a device.
 type rowState uint8
 
 const (
@@ -18,38 +18,38 @@ const (
 	rowSilent                   // it did not answer
 )
 
-// row is what is known of one device. It stays true for as long as the device has the sequence number seq: the kernel
-// gives each disk a new one, from one counter for all disks of the machine, whenever the disk gets or loses its file.
+// row is the known state of one device. It is valid while the device has the sequence number seq: the kernel gives each
+// disk a new number, from one counter for all disks of the machine, whenever the disk gets or loses its file.
 type row struct {
-	seq   uint64 // 0 where the kernel has no such numbers; the row is then never believed
+	seq   uint64 // 0 if the kernel has no such numbers; the row is then never trusted
 	state rowState
 	id    identity
 }
 
-// rows are what is known of all devices. Its methods may be called from several goroutines at once.
+// rows holds the known states of all devices. Its methods may be called from several goroutines at once.
 //
-// Each attachment and each detachment counts the kernel's counter up by one. When a change of our own gets the number
-// that follows the last one that we know of, then nobody else has changed any disk in between, and what we know is
-// still all that there is. That is how a file is proven to have one device without a look at all devices.
+// Each attachment and each detachment increments the kernel's counter. If a change of this process gets the number
+// after the last known one, no other program has changed a disk in between, and the table is still complete. So a
+// Manager proves that a file has only one device without a scan of all devices.
 //
-// The kernel counts before it gives the device its file, and holds a lock of the device until that is done, for which
-// whoever asks the device waits; so a change that was counted and is not done yet is found by a look, too. Between counting
-// and writing the number down are two instructions of the kernel. A look at the device at that very instant takes the change
-// for one that is still to come; the next look finds it.
+// The kernel increments the counter before it gives the device its file. It holds a lock of the device until that is
+// done, and a read of the device's state waits for the lock. So a scan also finds a change that is counted and not done
+// yet. The kernel takes two instructions between the increment and the write of the number. A read at that very instant
+// takes the change for a future one; the next read finds it.
 type rows struct {
 	mu     sync.Mutex
 	all    map[int]row
-	byFile map[identity][]int // the numbers in all whose state is rowAttached, by their file
-	silent map[int]struct{}   // the numbers in all whose state is rowSilent
-	upTo   uint64             // every change with a number up to this is in all
-	known  bool               // all devices were looked at once
+	byFile map[identity][]int // the device numbers of all rows in state rowAttached, by their file
+	silent map[int]struct{}   // the device numbers of all rows in state rowSilent
+	upTo   uint64             // every change with a number up to this one is in all
+	known  bool               // all devices were scanned once
 }
 
 func newRows() *rows {
 	return &rows{all: map[int]row{}, byFile: map[identity][]int{}, silent: map[int]struct{}{}}
 }
 
-// put keeps what was found, unless something newer is known.
+// put stores a row, unless a newer one is known.
 func (r *rows) put(number int, found row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *rows) keep(number int, found row) {
 	}
 }
 
-// add and drop are the only ones that change all, byFile and silent.
+// Only add and drop change all, byFile and silent.
 func (r *rows) add(number int, found row) {
 	r.all[number] = found
 	switch found.state {
@@ -91,8 +91,8 @@ func (r *rows) drop(number int) {
 	}
 }
 
-// own keeps the result of a change of our own. It reports whether no foreign change was in between, so that the rows are complete up to
-// this one.
+// own stores the result of a change of this process. It reports whether no foreign change was in between: then the rows
+// are complete up to this one.
 func (r *rows) own(number int, found row) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,9 +110,9 @@ func (r *rows) complete(seq uint64) bool {
 	return r.covers(seq)
 }
 
-// isAlone reports whether the table has every change up to the attachment of a device, and no other device with its file. A table
-// that is complete proves nothing by itself: since this call looked for a device of the file, another call may have completed the
-// table, with a device that another process gave to the file.
+// isAlone reports whether the table has every change up to the attachment of a device, and no other device with its
+// file. A complete table alone proves nothing: since this call searched for a device of the file, another call may have
+// completed the table with a device that another process attached to the file.
 func (r *rows) isAlone(device Device, file identity) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,8 +122,8 @@ func (r *rows) isAlone(device Device, file identity) bool {
 
 func (r *rows) covers(seq uint64) bool { return seq != 0 && seq <= r.upTo }
 
-// scanned says that all devices were looked at, after the change with number seq. before are the devices that were known
-// when the look began; those that are not among the present ones, which are sorted, have been removed.
+// scanned records a scan of all devices, which began after the change with number seq. before are the devices that were
+// known when the scan began. Those that are not in present, which is sorted, were removed.
 func (r *rows) scanned(seq uint64, before map[int]row, present []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func (r *rows) scanned(seq uint64, before map[int]row, present []int) {
 	}
 }
 
-// isKnown reports whether all devices were looked at once.
+// isKnown reports whether all devices were scanned once.
 func (r *rows) isKnown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +156,7 @@ func (r *rows) get(number int) (row, bool) {
 	return found, ok
 }
 
-// with returns the devices that have the file of id, and those that do not say what they have.
+// with returns the devices that have the file of id, and those that do not report their file.
 func (r *rows) with(id identity) (having, silent []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +164,8 @@ func (r *rows) with(id identity) (having, silent []int) {
 	return having, slices.Sorted(maps.Keys(r.silent))
 }
 
-// detached keeps that the attachment with number seq has ended here. The number of its end is not known yet.
+// detached records the end of the attachment with number seq by this process. The number of the detachment is not known
+// yet.
 func (r *rows) detached(number int, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// GetCapacity implements volume.VolumePluginWithCapacity: what the filesystem of BaseDir has free, less the holes of all
-// images, which their volumes may still write. Where images share blocks, what a write to a shared block takes is not known and not
-// taken off. A segment may name the node by v1.LabelHostname; for another node the capacity is zero. Any other key is an error
-// that matches volume.ErrUnsupported.
+// GetCapacity implements volume.VolumePluginWithCapacity. The capacity is the free space of BaseDir's filesystem, less
+// the holes of all images, which their volumes may still write. If images share blocks, a write to a shared block takes
+// further space; that is unknown and not subtracted. A segment may name the node by v1.LabelHostname; for another node
+// the capacity is zero. For any other key the error matches volume.ErrUnsupported.
 func (p *Plugin) GetCapacity(ctx context.Context, options volume.CapacityOptions) (volume.Capacity, error) {
 	r := request{fsType: defaultFSType}
 	for key, value := range options.Parameters {
@@ -43,7 +43,7 @@ func (p *Plugin) GetCapacity(ctx context.Context, options volume.CapacityOptions
 	return capacityOf(available, r.fsType), nil
 }
 
-// isHere reports whether this node is in a segment.
+// isHere reports whether the segment contains this node.
 func (p *Plugin) isHere(segment map[string]string) (bool, error) {
 	for key, value := range segment {
 		if key != v1.LabelHostname {
@@ -57,8 +57,8 @@ func (p *Plugin) isHere(segment map[string]string) (bool, error) {
 	return true, nil
 }
 
-// capacityOf returns the capacity of a filesystem with that much space, for volumes with fsType. Images have whole mebibytes. Where
-// not even the smallest fits, there is none.
+// capacityOf returns the capacity of a filesystem with this space, for volumes with fsType. Images have whole
+// mebibytes. If the smallest image does not fit, the capacity is zero.
 func capacityOf(available int64, fsType string) volume.Capacity {
 	sizes := format.SizesOf(fsType)
 	least := max(mebibyte, sizes.Least)
@@ -74,7 +74,7 @@ func capacityOf(available int64, fsType string) volume.Capacity {
 	}
 }
 
-// available returns how many bytes new images can have: what is free, less what existing ones may still take.
+// available returns the bytes for new images: the free space, less what existing images may still take.
 func (i images) available(ctx context.Context) (int64, error) {
 	return mount.RunAbandonable(ctx, "measuring", i.dir, func() (int64, error) {
 		free, err := freeAt(i.dir)
@@ -86,7 +86,8 @@ func (i images) available(ctx context.Context) (int64, error) {
 	})
 }
 
-// freeAt returns the free bytes of the filesystem of a directory, or of the one in which it would be made.
+// freeAt returns the free bytes of the directory's filesystem; for a missing directory, of the one in which it would be
+// made.
 func freeAt(dir string) (int64, error) {
 	file, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) && dir != "/" {
@@ -100,7 +101,7 @@ func freeAt(dir string) (int64, error) {
 	return space.Free, err
 }
 
-// holes returns how many bytes of all images, incomplete ones too, have no space yet.
+// holes returns the bytes of all images, also of incomplete ones, without allocated space.
 func (i images) holes() (int64, error) {
 	dir, err := image.OpenDir(i.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -128,7 +129,7 @@ func (i images) holes() (int64, error) {
 	return all, nil
 }
 
-// holesOf returns the holes of one image: none when it was deleted meanwhile, or is no file.
+// holesOf returns the holes of one image: none if it was deleted meanwhile, or is no file.
 func holesOf(dir *image.Dir, name string) (int64, error) {
 	file, err := dir.Open(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, image.ErrNotRegular) {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canDirectIO opens a file once more, for direct I/O.
+// canDirectIO returns an error if the file cannot be opened for direct I/O.
 func canDirectIO(file *os.File) error {
 	again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {

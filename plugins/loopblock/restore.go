@@ -24,7 +24,7 @@ func namesSnapshot(claim *v1.PersistentVolumeClaim) bool {
 	return ref != nil && ref.Kind == kind && ref.APIGroup != nil && *ref.APIGroup == group
 }
 
-// fromSnapshot makes a request one for a volume that is restored.
+// fromSnapshot changes a request into one for a restored volume.
 func (r *request) fromSnapshot(options volume.VolumeOptions) error {
 	err := volume.CheckRestoreSize(options.PVC, options.Snapshot)
 	if err == nil {
@@ -38,8 +38,8 @@ func (r *request) fromSnapshot(options volume.VolumeOptions) error {
 	return nil
 }
 
-// resolve completes a request for a volume that is restored by what the record of the snapshot says. If there is no such
-// snapshot, only a volume that was restored before can be found.
+// resolve completes a request for a restored volume from the record of the snapshot. If there is no such snapshot, only
+// a volume that was restored before can be found.
 func (s *snapshots) resolve(ctx context.Context, dir *image.Dir, r request) (request, error) {
 	block := r.fsType == noFilesystem
 	record, member, err := s.recordOf(ctx, r.origin.snapshot)
@@ -68,7 +68,7 @@ func (s *snapshots) resolve(ctx context.Context, dir *image.Dir, r request) (req
 	return r, err
 }
 
-// typeOfExisting returns the filesystem of a volume that exists, and else that of the request.
+// typeOfExisting returns the filesystem of a volume if it exists, otherwise that of the request.
 func typeOfExisting(ctx context.Context, dir *image.Dir, r request) string {
 	file, err := dir.Open(r.handle+imageSuffix, os.O_RDONLY)
 	if err != nil {
@@ -82,8 +82,8 @@ func typeOfExisting(ctx context.Context, dir *image.Dir, r request) string {
 	return found.Type
 }
 
-// restore fills the partial image with the content of a snapshot, makes it as large as is asked for and gives its filesystem an
-// identity of its own. A snapshot that is deleted meanwhile is read to its end.
+// restore fills the partial image with the content of a snapshot, expands it to the requested size and gives its
+// filesystem a new identity. If the snapshot is deleted meanwhile, restore still reads all of it.
 func (s *snapshots) restore(ctx context.Context, to *os.File, r request) error {
 	if r.origin.gone {
 		return fmt.Errorf("snapshot %q does not exist any more: %w: %w", r.origin.snapshot, volume.ErrInfeasible, volume.ErrNotFound)

@@ -14,12 +14,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// CanSnapshot implements volume.SnapshottableVolumePlugin: a snapshot can be made of every volume.
+// CanSnapshot implements volume.SnapshottableVolumePlugin: every volume can have snapshots.
 func (p *Plugin) CanSnapshot(source *volume.Spec) (bool, error) { return p.CanClone(source) }
 
-// CreateSnapshot implements volume.SnapshottableVolumePlugin. The snapshot is ready when the call returns, and its handle is its
-// name. No class parameter is known. If the filesystem stayed frozen for longer than [Options].FreezeLimit, the error matches
-// [ErrTimeout] and nothing is left. A volume in use that cannot be copied is an error that matches volume.ErrInUse.
+// CreateSnapshot implements volume.SnapshottableVolumePlugin. The snapshot is ready when the call returns, and its
+// handle is its name. It has no class parameters. If the filesystem was frozen for longer than [Options].FreezeLimit,
+// the error matches [ErrTimeout] and no snapshot is left. If a volume in use cannot be copied, the error matches
+// volume.ErrInUse.
 func (p *Plugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOptions) (volume.Snapshot, error) {
 	t, err := p.snapshots.takingOf(options.Name, options.Parameters, options.Source)
 	if err != nil {
@@ -32,8 +33,8 @@ func (p *Plugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOpti
 	return record.snapshot(0), nil
 }
 
-// CreateGroupSnapshot implements volume.GroupSnapshottableVolumePlugin. All volumes that are staged are frozen together. The
-// handle of the group is its name; that of a snapshot the name, a slash and a number.
+// CreateGroupSnapshot implements volume.GroupSnapshottableVolumePlugin. It freezes all staged volumes together. The
+// handle of the group is its name. The handle of a snapshot is that name, a slash and a number.
 func (p *Plugin) CreateGroupSnapshot(
 	ctx context.Context, options volume.GroupSnapshotOptions,
 ) (volume.GroupSnapshot, error) {
@@ -70,14 +71,14 @@ func (p *Plugin) GetGroupSnapshot(ctx context.Context, handle string, _ []string
 	return record.groupSnapshot(), nil
 }
 
-// ListSnapshots implements volume.SnapshotLister. Before the first volume is made there is no directory, and no snapshot.
+// ListSnapshots implements volume.SnapshotLister. Before the first volume there is no directory, and so no snapshot.
 func (p *Plugin) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
 	return p.snapshots.list(ctx)
 }
 
-// DeleteSnapshot implements volume.SnapshottableVolumePlugin. The record of the snapshot goes first, then its image: a call that
-// was killed in between is finished by the next. A volume that is being restored from the snapshot gets all of it. A snapshot of
-// a group is refused with an error that matches volume.ErrInfeasible, and one that is being made with one that matches
+// DeleteSnapshot implements volume.SnapshottableVolumePlugin. It removes the record of the snapshot first, then its
+// image: the next call completes an interrupted one. A volume that is being restored from the snapshot still gets all
+// of it. For a snapshot of a group the error matches volume.ErrInfeasible, for one that is being made
 // volume.ErrTransient.
 func (p *Plugin) DeleteSnapshot(ctx context.Context, handle string) error {
 	if group, member, isMember := cutMember(handle); isMember {
@@ -116,14 +117,14 @@ func (p *Plugin) DeleteGroupSnapshot(ctx context.Context, handle string, snapsho
 	})
 }
 
-// snapshots makes, finds and deletes snapshots, and restores volumes from them. It keeps nothing in memory: what there is says the
-// directory of the images.
+// snapshots creates, finds and deletes snapshots, and restores volumes from them. It keeps nothing in memory: the
+// directory of the images is the only state.
 type snapshots struct {
 	copies
 	freezes *freezes
 }
 
-// delete deletes the record of a name, if check agrees to it, and all images of the name.
+// delete deletes the record of a name if check returns nil for it, and all images of the name.
 func (s *snapshots) delete(ctx context.Context, name string, check func(snapshotRecord) error) error {
 	if valid := checkSnapshotName(name) == nil; !valid {
 		return nil // nothing has such a name
@@ -145,7 +146,8 @@ func (s *snapshots) delete(ctx context.Context, name string, check func(snapshot
 	return nil
 }
 
-// cutMember returns the name of a group and the number of the snapshot in it, if handle is one of a group's snapshot.
+// cutMember returns the group and the number of the snapshot in a handle; false if the handle is not that of a group's
+// snapshot.
 func cutMember(handle string) (name string, member int, ok bool) {
 	name, number, ok := strings.Cut(handle, "/")
 	member, err := strconv.Atoi(number)
@@ -155,7 +157,7 @@ func cutMember(handle string) (name string, member int, ok bool) {
 	return name, member, true
 }
 
-// recordOf returns the record of the snapshot of handle, and which of its members the snapshot is.
+// recordOf returns the record of a snapshot's handle, and the snapshot's index among the members.
 func (s *snapshots) recordOf(ctx context.Context, handle string) (snapshotRecord, int, error) {
 	name, member, isMember := cutMember(handle)
 	record, err := s.read(ctx, name)
@@ -230,7 +232,7 @@ func inImages[T any](ctx context.Context, i images, what string, do func(*image.
 	})
 }
 
-// takingOf checks what is asked for. It does no I/O.
+// takingOf checks the request. It does no I/O.
 func (s *snapshots) takingOf(name string, parameters map[string]string, sources ...*volume.Spec) (*taking, error) {
 	t := &taking{snapshots: s, name: name}
 	if err := checkSnapshotName(name); err != nil {

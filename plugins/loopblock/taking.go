@@ -17,7 +17,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// taking makes the snapshots of one name: of one volume, or of a group.
+// taking creates the snapshots of one name: of one volume, or of a group.
 type taking struct {
 	*snapshots
 	name    string
@@ -26,7 +26,7 @@ type taking struct {
 	created time.Time
 }
 
-// member is one volume of which a snapshot is being made.
+// member is one volume of a snapshot that is being created.
 type member struct {
 	source   source
 	from, to *os.File
@@ -34,16 +34,16 @@ type member struct {
 	device   loop.Device // zero for one that is quiet
 }
 
-// use says who may write to an image.
+// use is the kind of writer that an image may have.
 type use uint8
 
 const (
-	quiet  use = iota // nobody, and Attach is locked out
+	quiet  use = iota // none, and Attach waits
 	staged            // the pods' filesystem, which can be frozen
-	loose             // someone with the device, whom nothing stops
+	loose             // a program with the device, which cannot be stopped
 )
 
-// make returns the record of the name, which it makes unless it exists.
+// make returns the record of the name. It creates a missing one, with its snapshots.
 func (t *taking) make(ctx context.Context) (snapshotRecord, error) {
 	record, err := inImages(ctx, t.mounts.devices.images, "snapshot "+t.name, func(dir *image.Dir) (snapshotRecord, error) {
 		record, err := t.existing(dir)
@@ -68,7 +68,7 @@ func (t *taking) make(ctx context.Context) (snapshotRecord, error) {
 	return record, err
 }
 
-// existing returns the record of the name. If it is of other volumes, the error is a *volume.SnapshotSourceError.
+// existing returns the record of the name. If the record has other volumes, the error is a *volume.SnapshotSourceError.
 func (t *taking) existing(dir *image.Dir) (snapshotRecord, error) {
 	record, err := readRecord(dir, t.name)
 	if err != nil {
@@ -88,7 +88,7 @@ func (t *taking) sources() []string {
 	return handles
 }
 
-// makeLocked makes the images, and then the record out of the lock. If it fails, no image is left.
+// makeLocked creates the images, and then renames the locked file to the record. If it fails, no image is left.
 func (t *taking) makeLocked(ctx context.Context, dir *image.Dir, lock *os.File) (snapshotRecord, error) {
 	if err := deleteImages(dir, t.name); err != nil {
 		return snapshotRecord{}, err
@@ -108,8 +108,8 @@ func (t *taking) makeLocked(ctx context.Context, dir *image.Dir, lock *os.File) 
 	return record, volume.Uncertain(dir.Sync())
 }
 
-// afterFailedPublish deletes the images if the record has provably kept its incomplete name. A rename may fail and have had its
-// effect all the same, as on a disk that gives errors: then the snapshot exists, and the next call finds it.
+// afterFailedPublish deletes the images if the record provably has its incomplete name. A failed rename may still have
+// taken effect, for example on a disk with errors: then the snapshot exists, and the next call finds it.
 func (t *taking) afterFailedPublish(dir *image.Dir, lock *os.File, err error) error {
 	kept, isErr := dir.Is(t.name+lockSuffix, lock)
 	if isErr != nil || !kept {
@@ -146,7 +146,7 @@ func (t *taking) makeImages(ctx context.Context, dir *image.Dir, record *snapsho
 	return nil
 }
 
-// hold opens the images of rest and calls do. Meanwhile nobody writes to them, unless they are attached for writing.
+// hold opens the images of rest and calls do. No program writes to them meanwhile, unless they are attached writable.
 func (t *taking) hold(ctx context.Context, rest []*member, do func() error) error {
 	if len(rest) == 0 {
 		return do()
@@ -174,7 +174,7 @@ func (t *taking) holdOpen(ctx context.Context, m *member, next func() error) err
 	return next()
 }
 
-// findUse finds out what a volume that is attached for writing is used by.
+// findUse finds the user of a volume that is attached writable.
 func (t *taking) findUse(ctx context.Context, m *member) error {
 	device, err := t.mounts.devices.loops.FindFile(ctx, m.from)
 	if errors.Is(err, loop.ErrNotAttached) {
