@@ -151,7 +151,7 @@ func TestMaking(t *testing.T) {
 			assert.Equal(t, 3, w.calls(fake.MethodCreateSnapshot))
 			assert.NotContains(t, w.claim("c").Finalizers, FinalizerSourceClaim)
 		}},
-		{"12 nobody knows whether the plugin made it", fake.PluginOptions{}, with(bound("c"), objectList{newClass("x"), newSnapshot("s", "c", "x")}), func(t *testing.T, w *world) {
+		{"12 it is unknown whether the plugin made it", fake.PluginOptions{}, with(bound("c"), objectList{newClass("x"), newSnapshot("s", "c", "x")}), func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodCreateSnapshot, fake.FailAfter(volume.Uncertain(errRefused)))
 			w.plugin.Inject(fake.MethodCreateSnapshot, fake.FailN(1, errRefused))
 			w.start(w.store)
@@ -193,12 +193,12 @@ func TestMaking(t *testing.T) {
 			w.requireError("s", "another PersistentVolume has its name")
 			assert.Equal(t, 1, w.calls(fake.MethodCreateSnapshot))
 		}},
-		{"16 a content has the name of its content and is not its", fake.PluginOptions{}, with(bound("c"), objectList{newClass("x"), newByHand("snapcontent-uid-s", "h", "other"), newSnapshot("s", "c", "x")}), func(_ *testing.T, w *world) {
+		{"16 a content of another snapshot has the name of its content", fake.PluginOptions{}, with(bound("c"), objectList{newClass("x"), newByHand("snapcontent-uid-s", "h", "other"), newSnapshot("s", "c", "x")}), func(_ *testing.T, w *world) {
 			w.start(w.store)
 			idle()
 			w.requireError("s", "is not its")
 		}},
-		{"17 the driver of a content is that of no plugin here", fake.PluginOptions{}, nil, func(t *testing.T, w *world) {
+		{"17 no plugin here has the driver of a content", fake.PluginOptions{}, nil, func(t *testing.T, w *world) {
 			content := newByHand("content", "h", "s")
 			content.Spec.Driver = "example.com/other"
 			w.create(content)
@@ -221,7 +221,7 @@ func existing(t *testing.T, w *world, name string) string {
 
 func TestContentsMadeByHand(t *testing.T) {
 	run(t, []row{
-		{"20 the two name each other", fake.PluginOptions{}, bound("c"), func(t *testing.T, w *world) {
+		{"20 the content and the snapshot name each other", fake.PluginOptions{}, bound("c"), func(t *testing.T, w *world) {
 			w.create(newByHand("content", existing(t, w, "old"), "s"))
 			w.create(snapshotOf("s", "content"))
 			w.start(w.store)
@@ -231,7 +231,7 @@ func TestContentsMadeByHand(t *testing.T) {
 			assert.Equal(t, w.snapshot("s").UID, content.Spec.VolumeSnapshotRef.UID)
 			assert.Equal(t, 1, w.calls(fake.MethodCreateSnapshot), "the test itself")
 		}},
-		{"21 the content is made later", fake.PluginOptions{}, with(bound("c"), objectList{snapshotOf("s", "content")}), func(t *testing.T, w *world) {
+		{"21 the content is created later", fake.PluginOptions{}, with(bound("c"), objectList{snapshotOf("s", "content")}), func(t *testing.T, w *world) {
 			w.start(w.store)
 			idle()
 			w.requireError("s", `content "content" does not exist`)
@@ -249,7 +249,7 @@ func TestContentsMadeByHand(t *testing.T) {
 			})
 			w.requireError("s", `with UID "another"`)
 		}},
-		{"23 the content is one that is made of a volume", fake.PluginOptions{}, with(bound("c"), objectList{newClass("x"), newSnapshot("made", "c", "x"), snapshotOf("s", "snapcontent-uid-made")}), func(_ *testing.T, w *world) {
+		{"23 the content's source is a volume, not a handle", fake.PluginOptions{}, with(bound("c"), objectList{newClass("x"), newSnapshot("made", "c", "x"), snapshotOf("s", "snapcontent-uid-made")}), func(_ *testing.T, w *world) {
 			w.start(w.store)
 			idle()
 			w.requireReady("made")
@@ -260,13 +260,13 @@ func TestContentsMadeByHand(t *testing.T) {
 			idle()
 			w.requireError("s", "missing")
 		}},
-		{"25 the storage cannot tell", fake.PluginOptions{}, objectList{newByHand("content", "h", "s"), snapshotOf("s", "content")}, func(_ *testing.T, w *world) {
+		{"25 the plugin cannot look snapshots up", fake.PluginOptions{}, objectList{newByHand("content", "h", "s"), snapshotOf("s", "content")}, func(_ *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodGetSnapshot, fake.FailN(1000, volume.ErrUnsupported))
 			w.start(w.store)
 			idle()
 			w.requireReady("s")
 		}},
-		{"26 the content of a bound snapshot is gone, or another's", fake.PluginOptions{}, bound("c"), func(t *testing.T, w *world) {
+		{"26 the content of a bound snapshot is gone, or belongs to another snapshot", fake.PluginOptions{}, bound("c"), func(t *testing.T, w *world) {
 			w.create(newByHand("content", existing(t, w, "old"), "s"))
 			w.create(snapshotOf("s", "content"))
 			w.start(w.store)
@@ -347,7 +347,7 @@ func TestDeletion(t *testing.T) {
 			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
 			assert.Empty(t, w.handles())
 		}},
-		{"35 it is deleted before a plugin was called", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+		{"35 it is deleted before a call of a plugin", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodCreateSnapshot, fake.FailN(1, errRefused))
 			w.start(w.store)
 			idle()
@@ -357,7 +357,7 @@ func TestDeletion(t *testing.T) {
 			assert.NotContains(t, w.claim("c").Finalizers, FinalizerSourceClaim)
 			assert.Zero(t, w.calls(fake.MethodDeleteSnapshot))
 		}},
-		{"36 it is deleted while nobody knows whether it was made", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+		{"36 it is deleted while it is unknown whether the plugin made it", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodCreateSnapshot, fake.FailAfter(volume.Uncertain(errRefused)))
 			w.start(w.store)
 			idle()
@@ -367,7 +367,7 @@ func TestDeletion(t *testing.T) {
 			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
 			assert.Empty(t, w.handles())
 		}},
-		{"37 and the plugin cannot find out", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+		{"37 the same, and the repeated call fails", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodCreateSnapshot, fake.FailN(1000, volume.Uncertain(errRefused)))
 			w.start(w.store)
 			idle()
@@ -380,7 +380,7 @@ func TestDeletion(t *testing.T) {
 			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
 			assert.NotContains(t, w.claim("c").Finalizers, FinalizerSourceClaim)
 		}},
-		{"38 another content stands for the same snapshot", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+		{"38 another content has the same handle", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.start(w.store)
 			idle()
 			w.create(newByHand("other", "snapshot-uid-s", "t"))
@@ -401,7 +401,7 @@ func TestDeletion(t *testing.T) {
 			w.delete(s)
 			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
 		}},
-		{"40 a content that no snapshot ever had is deleted", fake.PluginOptions{}, bound("c"), func(t *testing.T, w *world) {
+		{"40 a content that was never bound is deleted", fake.PluginOptions{}, bound("c"), func(t *testing.T, w *world) {
 			w.create(newByHand("content", existing(t, w, "old"), "s"))
 			w.start(w.store)
 			idle()
@@ -409,7 +409,7 @@ func TestDeletion(t *testing.T) {
 			isGone[*snapshotv1.VolumeSnapshotContent](w, "", "content")
 			assert.Empty(t, w.handles())
 		}},
-		{"41 the snapshot of a content is another of its name", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+		{"41 a content's snapshot was replaced by another of the same name", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.start(w.store)
 			idle()
 			change(w, s, func(s *snapshotv1.VolumeSnapshot) { s.Finalizers = nil })
@@ -550,12 +550,12 @@ func TestGroups(t *testing.T) {
 			idle()
 			w.requireGroupError("g", "is for driver")
 		}},
-		{"64 the plugin makes no groups", fake.PluginOptions{Without: volume.CapGroupSnapshot}, asked, func(_ *testing.T, w *world) {
+		{"64 the plugin does not support groups", fake.PluginOptions{Without: volume.CapGroupSnapshot}, asked, func(_ *testing.T, w *world) {
 			w.start(w.store)
 			idle()
 			w.requireGroupError("g", "no group of snapshots can be made")
 		}},
-		{"65 the plugin fails, or nobody knows", fake.PluginOptions{}, asked, func(t *testing.T, w *world) {
+		{"65 the plugin fails, or its result is unknown", fake.PluginOptions{}, asked, func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodCreateGroupSnapshot, fake.FailN(1, errRefused))
 			w.plugin.Inject(fake.MethodCreateGroupSnapshot, fake.FailAfter(volume.Uncertain(errRefused)))
 			w.start(w.store)
@@ -629,7 +629,7 @@ func TestGroups(t *testing.T) {
 			isGone[*groupv1.VolumeGroupSnapshot](w, "default", "g")
 			assert.Empty(t, w.handles())
 		}},
-		{"71 it is bound to a content that was made by hand", fake.PluginOptions{}, two, func(t *testing.T, w *world) {
+		{"71 it is bound to a content that was written by hand", fake.PluginOptions{}, two, func(t *testing.T, w *world) {
 			var sources []*volume.Spec
 			for _, name := range []string{"pv-a", "pv-b"} {
 				sources = append(sources, volume.NewSpecFromPersistentVolume(get[*v1.PersistentVolume](w, "", name), false))
@@ -658,7 +658,7 @@ func TestGroups(t *testing.T) {
 			isGone[*groupv1.VolumeGroupSnapshotContent](w, "", "content")
 			assert.Empty(t, w.handles())
 		}},
-		{"72 it gives a selector and a content, or neither", fake.PluginOptions{}, nil, func(_ *testing.T, w *world) {
+		{"72 its source has a selector and a content, or neither", fake.PluginOptions{}, nil, func(_ *testing.T, w *world) {
 			none := newGroup("g", "")
 			none.Spec.Source.Selector = nil
 			w.create(none)
@@ -666,7 +666,7 @@ func TestGroups(t *testing.T) {
 			idle()
 			w.requireGroupError("g", "not both")
 		}},
-		{"73 it is deleted while nobody knows whether it was made", fake.PluginOptions{}, asked, func(t *testing.T, w *world) {
+		{"73 it is deleted while it is unknown whether the plugin made it", fake.PluginOptions{}, asked, func(t *testing.T, w *world) {
 			w.plugin.Inject(fake.MethodCreateGroupSnapshot, fake.FailAfter(volume.Uncertain(errRefused)))
 			w.start(w.store)
 			idle()
