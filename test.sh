@@ -372,6 +372,8 @@ run_simulation() {
     grep -vE '^=== |^PASS$|^ +--- PASS'
   go test -count=1 -timeout "$4" -v -run '^(TestTheSimulationFindsBugs|TestClustersStayWhole)$' ./controller/attachdetach |
     grep -vE '^=== |^PASS$|^ +--- PASS'
+  CLUSTER_SEEDS=$((CLUSTER_SEEDS / 5)) go test -count=1 -timeout "$4" -v -run '^(TestTheSimulationFindsBugsOfPlacedPods|TestScheduledClustersStayWhole)$' \
+    ./controller/attachdetach | grep -vE '^=== |^PASS$|^ +--- PASS'
   (cd bridge/csi && go test -count=1 -timeout "$4" -v -run '^TestSimulatedDriver$' ./csidriver | grep -vE '^=== |^PASS$')
 }
 

@@ -170,6 +170,9 @@ func (p provisioner) Provision(ctx context.Context, node *v1.Node, topologies []
 		return nil, err
 	}
 	c := p.storage.cluster
+	if c.bugs.scheduled {
+		inZone(pv, c.zoneFor(pv.Name, node))
+	}
 	c.note("provision %s", pv.Name)
 	if c.luck(5) == 0 {
 		return nil, volume.Uncertain(errNetwork)
@@ -199,6 +202,9 @@ func (d deleter) Delete(ctx context.Context) error {
 	c.note("delete %s: %v", handle, err)
 	if !slices.Contains(c.backend.Handles(), handle) {
 		c.wipe(handle)
+		c.mu.Lock()
+		delete(c.zones, handle)
+		c.mu.Unlock()
 		c.count("delete")
 	}
 	return err
@@ -229,8 +235,11 @@ func (c *cluster) destroyed(ctx context.Context, pv *v1.PersistentVolume, how st
 		c.violate("volume %s is %s and attached to %v", handle, how, nodes)
 	}
 	c.mu.Lock()
-	owner := c.owners[handle]
+	owner, filling := c.owners[handle], c.filling[handle]
 	c.mu.Unlock()
+	if filling {
+		c.violate("volume %s is %s and mounted by a populator", handle, how)
+	}
 	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](context.WithoutCancel(ctx), c.world, "")
 	if err != nil {
 		c.violate("%v", err)
@@ -244,6 +253,7 @@ func (c *cluster) destroyed(ctx context.Context, pv *v1.PersistentVolume, how st
 
 // ExpandVolumeDevice implements volume.ExpandableVolumePlugin.
 func (s *storage) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, to, from resource.Quantity) (resource.Quantity, error) {
+	defer s.cluster.changing(s.process, spec.PersistentVolume.Spec.CSI.VolumeHandle, "expand")()
 	if err := s.begin(ctx, fake.MethodExpandVolume, spec.Name()); err != nil {
 		return from, err
 	}

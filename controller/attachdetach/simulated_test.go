@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/scheduling"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/simulation"
 	"github.com/volumekit/volumekit/store"
@@ -50,7 +51,20 @@ type cluster struct {
 	// grownFor is the claim for which a volume was expanded last: a call that takes its time may outlive it.
 	grownFor map[string]types.UID
 	// found is how large the storage was when a claim got it.
-	found      map[types.UID]int64
+	found map[types.UID]int64
+	// zones are where volumes are, content what populators have written into them, and filling those that they have mounted. changes
+	// are the calls that change a volume now, by process and handle. placed is where a pod was first seen.
+	zones, content map[string]string
+	filling        map[string]bool
+	changes        map[string][]string
+	// mended are the attributes of the class "broken", nil before the faults have stopped.
+	mended map[string]string
+	placed map[types.UID]string
+	// oneScheduler says that one scheduler works at a time.
+	oneScheduler bool
+	// judge is a scheduler that sees everything at once, nil before the faults have stopped.
+	judge *scheduling.Scheduler
+
 	violations []string
 	trace      []string
 	counts     map[string]int
@@ -60,11 +74,13 @@ func newCluster(seed uint64, planted bugs) *cluster {
 	// A short history has watches that fall behind list everything again.
 	memory, steps := store.NewMemory(store.MemoryOptions{History: 20}), &simulation.Trace{Keep: true}
 	c := &cluster{
-		memory: memory, backend: fake.NewBackend(), bugs: planted, started: time.Now(),
+		oneScheduler: seed%2 == 0,
+		memory:       memory, backend: fake.NewBackend(), bugs: planted, started: time.Now(),
 		turns: simulation.NewTurns(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps,
 		random: rand.New(rand.NewPCG(seed, 1)), mounted: map[string]map[string]bool{},
 		owners: map[string]types.UID{}, filesystems: map[string]int64{}, wellSince: map[string]time.Time{},
 		wantedAt: map[string]time.Time{}, capacities: map[types.UID]int64{}, found: map[types.UID]int64{}, grownFor: map[string]types.UID{}, counts: map[string]int{},
+		zones: map[string]string{}, content: map[string]string{}, filling: map[string]bool{}, changes: map[string][]string{}, placed: map[types.UID]string{},
 	}
 	c.world = world{memory, c}
 	return c
@@ -203,6 +219,7 @@ func (c *cluster) wipe(handle string) {
 	defer c.mu.Unlock()
 	delete(c.owners, handle)
 	delete(c.filesystems, handle)
+	delete(c.content, handle)
 }
 
 // growFilesystem has the filesystem of a volume fill it.

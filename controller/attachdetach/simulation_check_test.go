@@ -29,6 +29,9 @@ func all[T store.Object](ctx context.Context, c *cluster) []T {
 
 // check looks for what must never be, whatever happens.
 func (c *cluster) check(ctx context.Context) {
+	if c.bugs.scheduled {
+		c.checkScheduled(ctx)
+	}
 	now := time.Now()
 	for _, node := range nodeNames {
 		for handle := range c.wantedOn(ctx, node) {
@@ -109,6 +112,10 @@ func (c *cluster) settle(ctx context.Context, processes []*process) {
 		c.release(ctx, name)
 		c.heal(ctx, name)
 	}
+	if c.bugs.scheduled {
+		c.mendClass(ctx)
+		defer c.judgeFrom(ctx)()
+	}
 	var wrong []string
 	for good, rounds := 0, 0; good < 5 && rounds < 150 && c.isWhole(); rounds++ {
 		c.moderate(ctx)
@@ -131,11 +138,19 @@ func (c *cluster) settle(ctx context.Context, processes []*process) {
 	}
 }
 
-// moderate has claims ask for no more than there can be.
+// moderate has claims ask for nothing that there cannot be.
 func (c *cluster) moderate(ctx context.Context) {
 	for _, claim := range all[*v1.PersistentVolumeClaim](ctx, c) {
-		if bytes(claim.Spec.Resources.Requests) > largest {
+		tooLarge := bytes(claim.Spec.Resources.Requests) > largest
+		if tooLarge {
 			claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(largest/2, resource.BinarySI)}
+		}
+		class := claim.Spec.VolumeAttributesClassName
+		impossible := class != nil && *class != "gold" && *class != "silver"
+		if impossible {
+			claim.Spec.VolumeAttributesClassName = &attributesNames[0]
+		}
+		if tooLarge || impossible {
 			_, _ = store.Update(ctx, c.world, claim) // If somebody else was first, next time.
 		}
 	}
@@ -145,6 +160,11 @@ func (c *cluster) moderate(ctx context.Context) {
 func (c *cluster) unsettled(ctx context.Context) (wrong []string) {
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	pods := all[*v1.Pod](ctx, c)
+	for _, pod := range pods {
+		if pod.Spec.NodeName == "" && c.unsettledPod(pod) != "" {
+			say("pod %s has no node and could have %s", pod.Name, c.unsettledPod(pod))
+		}
+	}
 	wanted := map[string][]string{}
 	for _, node := range nodeNames {
 		for handle := range c.wantedOn(ctx, node) {
@@ -153,7 +173,7 @@ func (c *cluster) unsettled(ctx context.Context) (wrong []string) {
 	}
 	for _, handle := range slices.Sorted(maps.Keys(wanted)) {
 		nodes := wanted[handle]
-		if mounted := c.mountsOf(handle); len(mounted) != 1 || !slices.Contains(nodes, mounted[0]) {
+		if mounted := c.mountsOf(handle); (len(mounted) != 1 || !slices.Contains(nodes, mounted[0])) && !c.isOverrun(nodes) {
 			say("volume %s is mounted on %v and wanted on %v", handle, mounted, nodes)
 		}
 	}
@@ -201,18 +221,24 @@ func (c *cluster) unsettledClaim(
 	claim *v1.PersistentVolumeClaim, pods []*v1.Pod, volumes map[string]*v1.PersistentVolume, say func(format string, args ...any),
 ) {
 	used := slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return slices.Contains(volume.ClaimsOfPod(pod), store.NameOf(claim)) })
+	placed := slices.ContainsFunc(pods, func(pod *v1.Pod) bool {
+		return pod.Spec.NodeName != "" && slices.Contains(volume.ClaimsOfPod(pod), store.NameOf(claim))
+	})
 	bound, dies := claim.Status.Phase == v1.ClaimBound, claim.DeletionTimestamp != nil
 	switch {
 	case !used && dies:
 		say("claim %s is used by nobody and stays: %v", claim.Name, claim.Finalizers)
 	case !used && claim.Annotations["volumekit.io/made-for-pod"] != "":
 		say("claim %s is there without its pod", claim.Name)
-	case !bound && !dies && (*claim.Spec.StorageClassName == "fast" || used && *claim.Spec.StorageClassName == "late"):
+	case !bound && !dies && (*claim.Spec.StorageClassName == "fast" || placed && *claim.Spec.StorageClassName == "late"):
 		say("claim %s is %s", claim.Name, claim.Status.Phase)
 	}
 	pv := volumes[claim.Spec.VolumeName] // Handles and names are the same here.
 	if !bound || pv == nil || dies {
 		return
+	}
+	if c.bugs.scheduled && c.unsettledAttributes(claim, pv.Name) {
+		say("claim %s asks for attributes that it has not: %v", claim.Name, claim.Status.ModifyVolumeStatus)
 	}
 	want, has, status := bytes(claim.Spec.Resources.Requests), bytes(claim.Status.Capacity), claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	if status == v1.PersistentVolumeClaimNodeResizePending && len(c.mountsOf(pv.Name)) == 0 {

@@ -48,13 +48,16 @@ func besideOthers(processors int, f func()) {
 }
 
 // A seed stands for one run, whatever the machine does beside it.
-func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
-	first, seeds := number(t, "CLUSTER_FIRST", 0), number(t, "CLUSTER_TWICE", 2)
+func TestTheSameSeedGivesTheSameTrace(t *testing.T) { givesSameTrace(t, bugs{}, 2, 1, 2, 8) }
+
+func givesSameTrace(t *testing.T, world bugs, byDefault uint64, processors ...int) {
+	t.Helper()
+	first, seeds := number(t, "CLUSTER_FIRST", 0), number(t, "CLUSTER_TWICE", byDefault)
 	for seed := first; seed < first+seeds; seed++ {
-		once := simulate(t, seed, 250, bugs{})
-		for _, processors := range []int{1, 2, 8} {
-			besideOthers(processors, func() {
-				requireSameTrace(t, once, simulate(t, seed, 250, bugs{}), "seed %d on %d processors", seed, processors)
+		once := simulate(t, seed, 250, world)
+		for _, n := range processors {
+			besideOthers(n, func() {
+				requireSameTrace(t, once, simulate(t, seed, 250, world), "seed %d on %d processors", seed, n)
 			})
 		}
 	}

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/attachdetach"
@@ -48,6 +48,10 @@ var (
 type process struct {
 	cluster *cluster
 	name    string
+	// lease is what the process leads by, "" if all such processes work at once; run is what it does then.
+	lease string
+	run   func(ctx context.Context, t *testing.T, c *cluster, process string, s store.Store) error
+
 	lives   int
 	network *network
 	stop    func()
@@ -68,14 +72,14 @@ func (p *process) start(t *testing.T) {
 	p.cluster.note("process %s starts", holder)
 	go func() {
 		defer close(done)
-		if p.cluster.bugs.noElection {
-			_ = control(ctx, t, p.cluster, holder, way)
+		if p.lease == "" || p.lease == p.cluster.bugs.unelected {
+			_ = p.run(ctx, t, p.cluster, holder, way)
 			return
 		}
-		options := leader.Options{Name: types.NamespacedName{Namespace: "default", Name: "volumes"}, Holder: holder}
+		options := leader.Options{Name: types.NamespacedName{Namespace: "default", Name: p.lease}, Holder: holder}
 		_ = leader.Run(ctx, way, options, func(ctx context.Context, s store.Store) error {
 			p.cluster.note("process %s leads", holder)
-			return control(ctx, t, p.cluster, holder, s)
+			return p.run(ctx, t, p.cluster, holder, s)
 		})
 	}()
 	p.stop = sync.OnceFunc(func() {
@@ -100,7 +104,10 @@ func control(ctx context.Context, t *testing.T, c *cluster, process string, s st
 	assert.NoError(t, plugins.InitPlugins(ctx, c.newStorage(process)))
 	ctx = workerContext{ctx, c, process}
 	const most, noJitter = 5 * time.Second, -1
-	claims := persistentvolume.New(plugins, c.bugs.view(c, "claims", s), persistentvolume.Options{Workers: 2, MaxBackoff: most, Jitter: noJitter})
+	claims := persistentvolume.New(plugins, c.bugs.view(c, "claims", s), persistentvolume.Options{
+		Workers: 2, MaxBackoff: most, Jitter: noJitter, Filesystems: archives{c, process},
+		Populators: map[schema.GroupKind]persistentvolume.Populator{{Group: "example.com", Kind: archive}: archives{c, process}},
+	})
 	watched := operations{c, process}
 	options := attachdetach.Options{VerifyPeriod: time.Minute, MaxWaitForUnmount: maxWait, Observer: watched}
 	options.Backoff.Max, options.Backoff.Jitter = most, noJitter
@@ -112,8 +119,39 @@ func control(ctx context.Context, t *testing.T, c *cluster, process string, s st
 	all.Go(func() { _ = claims.Run(ctx) })
 	all.Go(func() { _ = attachments.Run(ctx) })
 	all.Go(func() { _ = growth.Run(ctx) })
+	if c.bugs.twoExpanders {
+		c.runSecondExpander(ctx, t, process, &all)
+	}
 	all.Wait()
 	return nil
+}
+
+// runSecondExpander has another controller of sizes and attributes work in the same process.
+func (c *cluster) runSecondExpander(ctx context.Context, t *testing.T, process string, running *sync.WaitGroup) {
+	t.Helper()
+	process += " again"
+	host, err := volume.NewHost(volume.HostOptions{RootDir: "/nowhere", NodeName: "controller"})
+	assert.NoError(t, err)
+	plugins := volume.NewVolumePluginMgr(host)
+	assert.NoError(t, plugins.InitPlugins(ctx, c.newStorage(process)))
+	options := expand.Options{Observer: operations{c, process}}
+	options.Backoff.Max, options.Backoff.Jitter = 5*time.Second, -1
+	second := expand.New(plugins, c.newNetwork(process), options)
+	running.Go(func() { _ = second.Run(workerContext{ctx, c, process}) })
+}
+
+// processes are those of the controllers, and of the schedulers where these place the pods: in every other world one of them works at a
+// time.
+func (c *cluster) processes() []*process {
+	processes := []*process{{cluster: c, name: "a", lease: "volumes", run: control}, {cluster: c, name: "b", lease: "volumes", run: control}}
+	if !c.bugs.scheduled {
+		return processes
+	}
+	lease := ""
+	if c.oneScheduler {
+		lease = "pods"
+	}
+	return append(processes, &process{cluster: c, name: "s", lease: lease, run: schedule}, &process{cluster: c, name: "t", lease: lease, run: schedule})
 }
 
 // simulate lets a cluster live for so many steps, and returns it with what went wrong.
@@ -126,13 +164,20 @@ func simulate(t *testing.T, seed uint64, steps int, planted bugs) (c *cluster) {
 			c.make(ctx, newNode(name))
 			c.heal(ctx, name)
 		}
-		for _, class := range []string{"fast", "late", "manual"} {
-			c.make(ctx, newClass(class))
+		for _, name := range []string{"fast", "late", "manual"} {
+			class := newClass(name)
+			if planted.scheduled && name == "manual" {
+				*class.VolumeBindingMode = storagev1.VolumeBindingWaitForFirstConsumer
+			}
+			c.make(ctx, class)
 		}
 		for _, name := range madeByPeople {
 			c.stock(ctx, name)
 		}
-		processes := []*process{{cluster: c, name: "a"}, {cluster: c, name: "b"}}
+		processes := c.processes()
+		if planted.scheduled {
+			c.furnish(ctx)
+		}
 		for _, p := range processes {
 			p.start(t)
 		}
@@ -156,6 +201,8 @@ func (c *cluster) step(ctx context.Context, t *testing.T, processes []*process) 
 	t.Helper()
 	node, p := nodeNames[c.luck(len(nodeNames))], processes[c.luck(len(processes))]
 	switch luck := c.luck(100); {
+	case luck < 30 && c.bugs.scheduled:
+		c.tenants(ctx)
 	case luck < 30:
 		c.users(ctx, node)
 	case luck < 36:
@@ -191,16 +238,16 @@ func (c *cluster) users(ctx context.Context, node string) {
 	claim, pod := claimNames[c.luck(len(claimNames))], podNames[c.luck(len(podNames))]
 	switch luck := c.luck(30); {
 	case luck < 6:
-		c.make(ctx, newClaim(claim))
+		c.make(ctx, newClaim(claim, classOfClaim[claim]))
 	case luck < 8: // It was a mistake.
 		claim = claimNames[c.luck(2)]
-		c.make(ctx, newClaim(claim))
+		c.make(ctx, newClaim(claim, classOfClaim[claim]))
 		c.turns.Sleep(time.Duration(c.luck(10)) * time.Second / 2)
 		c.remove(ctx, store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: claim})
 	case luck < 16:
 		c.schedule(ctx, node, newPod(pod, node, claim))
 	case luck < 18:
-		c.schedule(ctx, node, newEphemeralPod("e-1", node))
+		c.schedule(ctx, node, newEphemeralPod("e-1", node, "fast"))
 	case luck < 24:
 		c.remove(ctx, store.Key{Kind: store.Pods, Namespace: "default", Name: pod})
 	case luck < 25:
@@ -226,7 +273,7 @@ func (c *cluster) administrators(ctx context.Context) {
 	case 0:
 		c.remove(ctx, store.Key{Kind: store.PersistentVolumes, Name: name})
 	case 1:
-		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.world, "default", claimNames[c.luck(len(claimNames))])
+		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.world, "default", c.claimToBreak(ctx))
 		if err == nil && claim.Spec.VolumeName != "" {
 			c.remove(ctx, store.Key{Kind: store.PersistentVolumes, Name: claim.Spec.VolumeName})
 		}
@@ -235,6 +282,14 @@ func (c *cluster) administrators(ctx context.Context) {
 	default:
 		c.reuse(ctx, name)
 	}
+}
+
+// claimToBreak returns the name of a claim, which may be there.
+func (c *cluster) claimToBreak(ctx context.Context) string {
+	if c.bugs.scheduled {
+		return c.someClaim(ctx)
+	}
+	return claimNames[c.luck(len(claimNames))]
 }
 
 // stock makes a volume by hand, on storage that nobody has. One in two is meant for one claim.
@@ -254,7 +309,10 @@ func (c *cluster) stock(ctx context.Context, name string) {
 	}
 	c.wipe(name)
 	pv := newVolume(name, size)
-	if c.luck(2) == 0 {
+	if c.bugs.scheduled {
+		c.zones[name] = zoneOfStock[name]
+		inZone(pv, zoneOfStock[name])
+	} else if c.luck(2) == 0 {
 		pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: claimNames[3+c.luck(2)]}
 	}
 	c.make(ctx, pv)
@@ -314,9 +372,9 @@ func newClass(name string) *storagev1.StorageClass {
 	}
 }
 
-func newClaim(name string) *v1.PersistentVolumeClaim {
+func newClaim(name, class string) *v1.PersistentVolumeClaim {
 	return &v1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: claimSpec(classOfClaim[name]),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: claimSpec(class),
 	}
 }
 
@@ -341,20 +399,21 @@ func newVolume(name string, size int64) *v1.PersistentVolume {
 	}
 }
 
-func newPod(name, node, claim string) *v1.Pod {
-	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: v1.PodSpec{NodeName: node, Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+func newPod(name, node string, claims ...string) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v1.PodSpec{NodeName: node}}
+	for i, claim := range claims {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint("v", i), VolumeSource: v1.VolumeSource{
 			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-		}}}},
+		}})
 	}
+	return pod
 }
 
-func newEphemeralPod(name, node string) *v1.Pod {
+func newEphemeralPod(name, node, class string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: v1.PodSpec{NodeName: node, Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
-			Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: claimSpec("fast")}},
+			Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: claimSpec(class)}},
 		}}}},
 	}
 }
@@ -364,25 +423,7 @@ func newEphemeralPod(name, node string) *v1.Pod {
 // converges when the faults stop.
 func TestClustersStayWhole(t *testing.T) {
 	first, seeds := number(t, "CLUSTER_FIRST", 0), number(t, "CLUSTER_SEEDS", 6)
-	counts := map[string]int{}
-	for seed := first; seed < first+seeds; seed++ {
-		c := simulate(t, seed, 250, bugs{})
-		for what, n := range c.counts {
-			counts[what] += n
-		}
-		if len(c.violations) == 0 {
-			continue
-		}
-		lines := c.trace
-		if seeds == 1 {
-			lines = c.steps.Lines() // With each turn.
-		}
-		for _, line := range lines {
-			t.Log(line)
-		}
-		require.Empty(t, c.violations, "seed %d: CLUSTER_FIRST=%d CLUSTER_SEEDS=1 repeats it, and prints each turn", seed, seed)
-	}
-	t.Logf("%d seeds: %v", seeds, counts)
+	counts := staysWhole(t, first, seeds, bugs{})
 	happens := []string{"mount", "delete", "expand"}
 	if seeds >= 60 {
 		happens = append(happens, "recycle", "forced by time")
