@@ -72,7 +72,8 @@ type VolumeOptions struct {
 	PVC *v1.PersistentVolumeClaim
 	// Source is the volume to copy: that of the claim which the data source of PVC names. It must not be changed. It is nil
 	// when PVC has no data source, or one that is not a claim, or a claim that is gone. A plugin must refuse a data source
-	// that it cannot copy, so that no pod gets an empty volume for a copy. Only a plugin with [CapClone] gets a Source.
+	// that it cannot copy, so that no pod gets an empty volume for a copy. An error that matches ErrInfeasible says that no
+	// earlier call made the volume either. Only a plugin with [CapClone] gets a Source.
 	Source *v1.PersistentVolume
 	// Snapshot is the snapshot from which the volume is restored: that which the data source of PVC names. It must not be
 	// changed. It is nil when PVC has no data source, or one that is not a snapshot, or a snapshot that is gone. The volume has

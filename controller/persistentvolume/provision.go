@@ -67,9 +67,16 @@ func (p *provisioning) provision(
 		return false, p.notBegun(ctx, claim, err)
 	}
 	mayBeThere := slices.Contains(claim.Finalizers, objects.FinalizerProvisioning)
+	before := claim
 	claim, err = p.intend(ctx, claim, class)
 	if err != nil {
 		return false, err
+	}
+	if job.Copies() && !mayBeThere {
+		// The claim that is copied may have been let go before it was to be seen that it is needed.
+		if job, err = p.prepare(ctx, before, class, plugin); err != nil {
+			return false, p.failed(ctx, claim, err)
+		}
 	}
 	made, err := p.storage.Make(ctx, claim, job.With(attributes))
 	if err == nil && p.binder.CreateBound(ctx, claim, made) {

@@ -1,11 +1,14 @@
 package persistentvolume
 
 import (
+	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
@@ -112,5 +115,82 @@ func TestADyingClaimForACopyOfWhatIsGoneGoes(t *testing.T) {
 		_, err := store.Get[*v1.PersistentVolumeClaim](t.Context(), w.store, "default", "c")
 		require.ErrorIs(t, err, store.ErrNotFound)
 		assert.Empty(t, w.plugin.Backend().Handles())
+	})
+}
+
+// TestAClaimThatMayBeCopiedStays: only a call with the same source finds a copy that was begun, or says that there is none.
+func TestAClaimThatMayBeCopiedStays(t *testing.T) {
+	inWorld(t, objectList{newClaim("old", ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
+		w.settle()
+		w.plugin.Inject(fake.MethodProvision, fake.FailAfter(volume.Uncertain(errCrashed)))
+		w.create(newClaim("c", ofClass("x"), copyOf("old")))
+		idle()
+		require.Contains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
+		w.delete(newClaim("old"))
+		require.Equal(t, 2, w.calls(fake.MethodProvision))
+		assert.NotNil(t, w.claim("old").DeletionTimestamp)
+		assert.NotNil(t, w.volume("pvc-uid-old"))
+
+		sleepUntilIdle()
+		w.requireBound("c", made)
+		_, err := store.Get[*v1.PersistentVolumeClaim](t.Context(), w.store, "default", "old")
+		require.ErrorIs(t, err, store.ErrNotFound)
+		assert.Equal(t, []string{"pvc-uid-c"}, w.plugin.Backend().Handles())
+	})
+}
+
+func TestAClaimThatIsBeingDeletedIsNotCopied(t *testing.T) {
+	keep := func(claim *v1.PersistentVolumeClaim) { claim.Finalizers = []string{"example.com/keep"} }
+	inWorld(t, objectList{newClaim("old", ofClass("x"), keep), newClass("x")}, func(t *testing.T, w *world) {
+		c := w.settle()
+		w.delete(newClaim("old"))
+		w.create(newClaim("c", ofClass("x"), copyOf("old")))
+		sleepUntilIdle()
+		why, waits := c.Why(claimC)
+		require.True(t, waits)
+		require.ErrorIs(t, why.Err, storage.ErrSourceGone)
+		assert.NotContains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
+		assert.Equal(t, []string{"pvc-uid-old"}, w.plugin.Backend().Handles())
+	})
+}
+
+// lateIntent is a store in which something happens right before it is written that a volume is begun for a claim.
+type lateIntent struct {
+	store.Store
+
+	before func()
+}
+
+func (s *lateIntent) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	claim, ok := obj.(*v1.PersistentVolumeClaim)
+	if ok && claim.Name == "c" && slices.Contains(claim.Finalizers, objects.FinalizerProvisioning) && s.before != nil {
+		s.before()
+		s.before = nil
+	}
+	return s.Store.Update(ctx, obj)
+}
+
+// TestAClaimThatGoesBeforeItsCopyIsBegunIsNotCopied: nothing has kept it.
+func TestAClaimThatGoesBeforeItsCopyIsBegunIsNotCopied(t *testing.T) {
+	inWorld(t, objectList{newClaim("old", ofClass("x")), newClass("x")}, func(t *testing.T, w *world) {
+		_, stop := w.start(w.store, Options{})
+		idle()
+		stop()
+		w.create(newClaim("c", ofClass("x"), copyOf("old")))
+		c, _ := w.start(&lateIntent{Store: w.store, before: func() {
+			old := w.claim("old")
+			old.Finalizers = nil
+			_, err := w.store.Update(t.Context(), old)
+			require.NoError(t, err)
+			key, err := store.KeyOf(old)
+			require.NoError(t, err)
+			require.NoError(t, w.store.Delete(t.Context(), key, store.Preconditions{}))
+		}}, Options{})
+		sleepUntilIdle()
+		why, waits := c.Why(claimC)
+		require.True(t, waits)
+		require.ErrorIs(t, why.Err, storage.ErrSourceGone)
+		assert.NotContains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
+		assert.Equal(t, 1, w.calls(fake.MethodProvision))
 	})
 }

@@ -3,6 +3,7 @@ package persistentvolume
 import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/internal/work"
@@ -18,6 +19,12 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	c.queue.Add(work.Claim, store.NameOf(claim))
 	if claim.Spec.VolumeName != "" {
 		c.queue.Add(work.Volume, objects.Named(claim.Spec.VolumeName))
+	}
+	if source := objects.ClaimToCopy(claim); source != "" { // Its deletion may wait until the copy is made.
+		name := types.NamespacedName{Namespace: claim.Namespace, Name: source}
+		if copied, there := c.seen.claims.Get(name); there && copied.DeletionTimestamp != nil {
+			c.queue.Add(work.Claim, name)
+		}
 	}
 	if now, there := c.seen.claims.Get(store.NameOf(claim)); there && now.UID == claim.UID {
 		return

@@ -511,6 +511,65 @@ func TestAVolumeThatIsNotWhatWasAskedForIsNoSuccess(t *testing.T) {
 	})
 }
 
+// A driver that does not find the source of a copy has not made the copy: it returns one that is there. A source that the caller does not
+// find says nothing.
+func TestACopyWhoseSourceIsGoneMayBeThere(t *testing.T) {
+	group := "snapshot.storage.k8s.io"
+	ofKind := func(group *string, kind string) *v1.PersistentVolumeClaim {
+		claim := claim()
+		claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: group, Kind: kind, Name: "source"}
+		return claim
+	}
+	n := newNode(t, fakedriver.Options{}.WithSnapshots(), nil)
+	provision := func(options volume.VolumeOptions) (*v1.PersistentVolume, error) {
+		options.PVName = "pv-2"
+		provisioner, err := n.plugin.NewProvisioner(options)
+		require.NoError(t, err)
+		return provisioner.Provision(t.Context(), nil, nil)
+	}
+	calls := n.Count("CreateVolume")
+	for _, gone := range []*v1.PersistentVolumeClaim{ofKind(nil, "PersistentVolumeClaim"), ofKind(&group, "VolumeSnapshot")} {
+		_, err := provision(volume.VolumeOptions{PVC: gone})
+		require.ErrorIs(t, err, volume.ErrUncertain)
+		require.NotErrorIs(t, err, volume.ErrInfeasible)
+	}
+	_, err := provision(volume.VolumeOptions{PVC: ofKind(&group, "Archive")})
+	require.ErrorIs(t, err, volume.ErrInfeasible)
+	assert.Equal(t, calls, n.Count("CreateVolume"), "no driver makes an empty volume for a copy")
+
+	missing := n.spec.PersistentVolume.DeepCopy()
+	missing.Spec.CSI.VolumeHandle = "vol-missing"
+	for _, gone := range []volume.VolumeOptions{
+		{PVC: ofKind(nil, "PersistentVolumeClaim"), Source: missing},
+		{PVC: ofKind(&group, "VolumeSnapshot"), Snapshot: &volume.Snapshot{Handle: "snap-missing", ReadyToUse: true}},
+	} {
+		_, err = provision(gone)
+		require.ErrorIs(t, err, volume.ErrInfeasible)
+		require.NotErrorIs(t, err, volume.ErrUncertain)
+	}
+	n.Plan("CreateVolume", fakedriver.Fault{Code: codes.Unavailable, After: true})
+	before := volume.VolumeOptions{PVC: ofKind(nil, "PersistentVolumeClaim"), Source: n.spec.PersistentVolume}
+	_, err = provision(before)
+	require.ErrorIs(t, err, volume.ErrUncertain)
+	n.delete(n.spec)
+	pv, err := provision(before)
+	require.NoError(t, err)
+	n.delete(volume.NewSpecFromPersistentVolume(pv, false))
+	_, err = provision(before)
+	require.ErrorIs(t, err, volume.ErrInfeasible)
+	n.Plan("CreateVolume", fakedriver.Fault{Code: codes.NotFound})
+	_, err = provision(volume.VolumeOptions{PVC: claim()})
+	require.NotErrorIs(t, err, volume.ErrInfeasible, "it is not said what was not found")
+}
+
+// delete deletes a volume.
+func (n *node) delete(spec *volume.Spec) {
+	n.t.Helper()
+	deleter, err := n.plugin.NewDeleter(spec)
+	require.NoError(n.t, err)
+	require.NoError(n.t, deleter.Delete(n.t.Context()))
+}
+
 // secrets is a getter that knows one secret by each name.
 type secrets map[string]string
 

@@ -44,7 +44,8 @@ type rule struct {
 // large, which comes when the call has had its effect. INTERNAL and UNKNOWN have no row, and many drivers use them for everything.
 //
 // No refusal of CreateVolume matches [volume.ErrInfeasible], [volume.ErrInvalid] or [volume.ErrUnsupported]: those say that no
-// earlier attempt has made the volume, which a driver's word about this attempt does not.
+// earlier attempt has made the volume, which a driver's word about this attempt does not. The exception is a copy whose source the driver
+// does not find (ofSource).
 var rules = []rule{
 	{"", codes.InvalidArgument, final, nil},               // a field is missing, or not supported
 	{"", codes.PermissionDenied, final, nil},              // the identity in the secrets may not do this

@@ -67,16 +67,27 @@ func (v *provisioner) Provision(
 		return nil, err
 	}
 	answer, err := call(ctx, s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, request)
-	if request.GetVolumeContentSource() != nil && isCode(err, codes.FailedPrecondition) {
-		err = fmt.Errorf("%w: the source is %w", err, volume.ErrInUse) // The specification has no field for it.
-	}
 	if err != nil {
-		return nil, err
+		return nil, ofSource(request, err)
 	}
 	if err := v.check(request, answer.GetVolume()); err != nil {
 		return nil, s.refuse("CreateVolume", err)
 	}
 	return v.persistentVolume(request, answer.GetVolume()), nil
+}
+
+// ofSource adds what an error says of the source of a copy. A driver looks for a volume of the name before it looks for the source,
+// and has to return the volume for an equal request: one that does not find the source has made no volume in an earlier attempt.
+func ofSource(request *csi.CreateVolumeRequest, err error) error {
+	switch {
+	case request.GetVolumeContentSource() == nil:
+		return err
+	case isCode(err, codes.FailedPrecondition): // The specification has no word for that.
+		return fmt.Errorf("%w: the source is %w", err, volume.ErrInUse)
+	case isCode(err, codes.NotFound):
+		return fmt.Errorf("%w: the source is gone: %w", err, volume.ErrInfeasible)
+	}
+	return err
 }
 
 // request returns the request, without secrets and topology.
@@ -109,7 +120,8 @@ func (v *provisioner) request(f facts) (*csi.CreateVolumeRequest, error) {
 }
 
 // content returns the content source of the volume. It refuses a data source that is neither a volume nor a snapshot of
-// this driver: the user must not get an empty volume in place of a copy.
+// this driver: the user must not get an empty volume in place of a copy. A
+// missing source says nothing about an earlier attempt: only an equal request finds its volume.
 func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 	spec := v.options.PVC.Spec
 	if v.options.Snapshot != nil {
@@ -119,10 +131,7 @@ func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 		}}, v.plugin.options.checkSnapshotHandle(handle)
 	}
 	if v.options.Source == nil {
-		if spec.DataSource != nil || spec.DataSourceRef != nil {
-			return nil, fmt.Errorf("the claim's data source is no volume or snapshot that is there: %w", volume.ErrInfeasible)
-		}
-		return nil, nil
+		return nil, checkNoSource(spec)
 	}
 	src, err := v.plugin.sourceOf(volume.NewSpecFromPersistentVolume(v.options.Source, true))
 	if err != nil {
@@ -131,6 +140,24 @@ func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: src.csi.VolumeHandle},
 	}}, nil
+}
+
+// checkNoSource refuses a claim with a data source, of which the caller knows no volume and no snapshot.
+func checkNoSource(claim v1.PersistentVolumeClaimSpec) error {
+	kind := ""
+	switch {
+	case claim.DataSourceRef != nil:
+		kind = claim.DataSourceRef.Kind
+	case claim.DataSource != nil:
+		kind = claim.DataSource.Kind
+	default:
+		return nil
+	}
+	if kind != "PersistentVolumeClaim" && kind != "VolumeSnapshot" {
+		return fmt.Errorf("the claim's data source is a %s, and a driver copies volumes and snapshots alone: %w", kind, volume.ErrInfeasible)
+	}
+	return volume.Uncertain(fmt.Errorf("the %s that is the claim's data source is gone, and without its id the driver cannot be asked "+
+		"whether it made the volume before: look for a volume of this name with the driver's tools", kind))
 }
 
 // check returns an error if the driver's volume differs from the request.

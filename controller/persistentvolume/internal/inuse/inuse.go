@@ -52,6 +52,7 @@ type Options struct {
 type Tracker struct {
 	with        Options
 	lookups     *lookups
+	claims      *lists[*v1.PersistentVolumeClaim]
 	attachments *lists[*storagev1.VolumeAttachment]
 	nodes       *lists[*v1.Node]
 }
@@ -60,6 +61,7 @@ type Tracker struct {
 func New(options Options) *Tracker {
 	return &Tracker{
 		with: options, lookups: newLookups(),
+		claims:      newLists[*v1.PersistentVolumeClaim](options.Store),
 		attachments: newLists[*storagev1.VolumeAttachment](options.Store), nodes: newLists[*v1.Node](options.Store),
 	}
 }
@@ -85,7 +87,30 @@ func (t *Tracker) Claim(ctx context.Context, claim *v1.PersistentVolumeClaim) (U
 		return Use{By: t.usedByPod(pod), Err: work.AwaitChange(t.with.Pods, pod)}, nil
 	}
 	if pv, there := t.with.Volumes.Get(objects.Named(claim.Spec.VolumeName)); there && objects.OwnedBy(pv, claim) {
-		return Use{By: t.mountedBy(ctx, item, pv)}, nil
+		if by := t.mountedBy(ctx, item, pv); by != "" {
+			return Use{By: by}, nil
+		}
+	}
+	if claim.Spec.VolumeName == "" {
+		return Use{}, nil // There is nothing to copy.
+	}
+	return t.copiedBy(ctx, claim)
+}
+
+// copiedBy returns which claim may have a volume begun that is a copy of that of claim. Only a call with the same source finds such a
+// volume, or says that there is none.
+func (t *Tracker) copiedBy(ctx context.Context, claim *v1.PersistentVolumeClaim) (Use, error) {
+	claims, err := t.claims.all(ctx, claim.Namespace)
+	if err != nil {
+		return Use{}, fmt.Errorf("the claims that may copy claim %q: %w", store.NameOf(claim), err)
+	}
+	for _, other := range claims {
+		if slices.Contains(other.Finalizers, objects.FinalizerProvisioning) && objects.ClaimToCopy(other) == claim.Name {
+			return Use{
+				By:  fmt.Sprintf("a volume for claim %q is made of it, or may be", store.NameOf(other)),
+				Err: work.AwaitChange(t.with.Claims, other),
+			}, nil
+		}
 	}
 	return Use{}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -126,13 +127,17 @@ func (p *Plugins) snapshotOf(
 }
 
 // sourceOf returns the volume of the named claim, which plugin must copy for claim. If that claim is not bound yet, the
-// error is transient.
+// error is transient. If that claim is being deleted, the source is gone, unless a volume for
+// claim may have been begun: package inuse keeps the source for it.
 func (p *Plugins) sourceOf(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, name string, plugin volume.ProvisionableVolumePlugin,
 ) (*v1.PersistentVolume, error) {
 	source, err := store.Get[*v1.PersistentVolumeClaim](ctx, p.store, claim.Namespace, name)
 	if err != nil {
 		return nil, goneOr(fmt.Errorf("claim %q, which is to be copied: %w", name, err))
+	}
+	if source.DeletionTimestamp != nil && !slices.Contains(claim.Finalizers, objects.FinalizerProvisioning) {
+		return nil, goneOr(fmt.Errorf("claim %q, which is to be copied, is being deleted: %w", name, store.ErrNotFound))
 	}
 	if source.Spec.VolumeName == "" || source.Status.Phase != v1.ClaimBound {
 		return nil, volume.Transient(fmt.Errorf("claim %q, which is to be copied, is not bound to a volume yet", name))

@@ -64,6 +64,9 @@ func (j Job) With(attributes *storagev1.VolumeAttributesClass) Job {
 	return j
 }
 
+// Copies reports whether the new volume gets the content of another claim's volume.
+func (j Job) Copies() bool { return j.source != nil }
+
 // Prepare checks a job before anything begins. With an error that matches [ErrSourceGone] it returns a Job without a
 // source.
 func (p *Plugins) Prepare(
