@@ -1,8 +1,8 @@
-// Command csidriver serves the plugin loop-block as a CSI driver: volumes that are image files of this node, for Kubernetes, Nomad
-// and whatever else speaks CSI. Copy it, and put your own plugin in place of loop-block.
+// Command csidriver serves the plugin loop-block as a CSI driver, for Kubernetes, Nomad and other clients of CSI. Its
+// volumes are image files of this node. Copy it, and replace loop-block with your own plugin.
 //
-// It runs on each node, as root. docs/csi.md has the manifests, and says which directories its container must share with the host.
-// SIGTERM stops it when the calls that are under way have ended; kill -9 loses nothing.
+// It runs on each node, as root. docs/csi.md has the manifests, and says which directories its container must share
+// with the host. After SIGTERM it waits for its running calls, then stops; kill -9 loses nothing.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	hostname, _ := os.Hostname() // else -node is required
+	hostname, _ := os.Hostname() // otherwise -node is required
 	node := flag.String("node", hostname, "`name` of this node, as the orchestrator has it")
 	socket := flag.String("socket", strings.TrimPrefix(os.Getenv("CSI_ENDPOINT"), "unix://"), "`path` of the socket; by default that of CSI_ENDPOINT")
 	root := flag.String("root", "/var/lib/loop-block", "`directory` of images and mounts, which the host must see")

@@ -1,8 +1,8 @@
-// Command dockerdriver serves the plugin loop-block to Docker: volumes that are image files of this machine, each with a hard size
-// limit. Copy it, and put your own plugin in place of loop-block. docs/docker.md shows its use.
+// Command dockerdriver serves the plugin loop-block to Docker. Its volumes are image files of this machine, each with a
+// hard size limit. Copy it, and replace loop-block with your own plugin. docs/docker.md shows its use.
 //
-// It runs as root beside dockerd. SIGTERM stops it when the calls that are under way have ended; kill -9 loses nothing. In both
-// cases volumes in use stay mounted.
+// It runs as root beside dockerd. After SIGTERM it waits for its running calls, then stops; kill -9 loses nothing. In
+// both cases volumes in use stay mounted.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 )
 
 func main() {
-	hostname, _ := os.Hostname() // else -node is required
+	hostname, _ := os.Hostname() // otherwise -node is required
 	node := flag.String("node", hostname, "`name` of this machine")
 	socket := flag.String("socket", "/run/docker/plugins/loop-block.sock", "`path` of the socket; its name is that of the driver")
 	root := flag.String("root", "/var/lib/loop-block", "`directory` of images and mounts")

@@ -16,34 +16,35 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// database is a store of objects that survives the agent: a store in memory whose every write is appended to a file, and
-// synced, before the writer is told that it is done. The file is read at the start; what a crash left of its last line is
-// cut off. It only grows.
+// database is a store of objects that survives the agent. It is a store in memory that appends every write to a file
+// and syncs the file before the write returns. It reads the file at the start, and cuts off an incomplete last line of
+// a crash. The file only grows.
 //
-// An orchestrator puts a store.Store on the database that it has. This is all that the library expects of it: what was
-// written, and of which the writer was told so, is there after a crash; what fails is an error.
+// An orchestrator implements store.Store on its own database. The library expects no more than this of it: a write that
+// has returned survives a crash, and a failed write returns an error.
 //
-// A write that cannot be appended has happened in memory all the same. So it is the last one: the agent ends, and
-// starts again from what is in the file.
+// A write that cannot be appended has taken effect in memory. So it is the last one: the agent ends, and starts again
+// from the content of the file.
 type database struct {
-	// The interface, not the struct: whatever else a store in memory can write, such as a transaction, would not be in the file.
+	// The interface, not the struct: other writes of a store in memory, such as a transaction, would not be in the
+	// file.
 	store.Store
 
-	mu     sync.Mutex // orders the lines as the writes
+	mu     sync.Mutex // keeps the lines in the order of the writes
 	file   *os.File
-	err    error         // the write that failed
-	failed chan struct{} // closed then
+	err    error         // the failed write
+	failed chan struct{} // closed at a failed write
 }
 
 var _ store.Store = (*database)(nil)
 
-// line is one line of the file: an object as it was written, or the key of one that was deleted.
+// line is one line of the file: a written object, or the key of a deleted one.
 type line struct {
 	Object  json.RawMessage `json:"object,omitempty"`
 	Deleted *store.Key      `json:"deleted,omitempty"`
 }
 
-// openDatabase opens the file, which is made when it is missing, and reads it.
+// openDatabase opens the file, makes a missing one, and reads it.
 func openDatabase(ctx context.Context, name string) (*database, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func openDatabase(ctx context.Context, name string) (*database, error) {
 
 func (d *database) close() { d.file.Close() }
 
-// run returns when ctx ends, or with the error of a write that failed.
+// run returns when ctx ends, or with the error of a failed write.
 func (d *database) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -72,8 +73,8 @@ func (d *database) run(ctx context.Context) error {
 	}
 }
 
-// load puts into memory what the file says. An agent that was killed, or whose sync failed, may have left what can be read and is
-// not on the disk, so all of it is written again, and synced, before anybody acts on it.
+// load reads the file into memory. An agent that was killed, or whose sync failed, may have left lines that are
+// readable but not on the disk. So load writes all of it again and syncs it before the agent uses it.
 func (d *database) load(ctx context.Context) error {
 	content, err := os.ReadFile(d.file.Name())
 	if err != nil {
@@ -106,7 +107,7 @@ func (d *database) load(ctx context.Context) error {
 	return nil
 }
 
-// replay returns the objects that are left at the end of the lines.
+// replay returns the objects that remain after the last line.
 func replay(lines []byte) (map[store.Key]store.Object, error) {
 	objects := make(map[store.Key]store.Object)
 	for text := range bytes.Lines(lines) {
@@ -133,7 +134,7 @@ func replay(lines []byte) (map[store.Key]store.Object, error) {
 	return objects, nil
 }
 
-// restore puts one object into memory, and lets it be deleted if it was.
+// restore adds one object to memory, and marks it as deleted if it was.
 func (d *database) restore(ctx context.Context, object store.Object) error {
 	dying := object.GetDeletionTimestamp() != nil
 	object.SetResourceVersion("")
@@ -173,7 +174,7 @@ func (d *database) Update(ctx context.Context, object runtime.Object) (runtime.O
 	if err != nil {
 		return nil, err
 	}
-	// The update that takes the last finalizer off a dying object deletes it.
+	// The update that removes the last finalizer of an object that is being deleted deletes it.
 	key, err := store.KeyOf(updated)
 	if err != nil {
 		return nil, err
@@ -194,7 +195,7 @@ func (d *database) Delete(ctx context.Context, key store.Key, preconditions stor
 	return d.appendCurrent(ctx, key)
 }
 
-// appendCurrent appends what is there under a key, or that nothing is.
+// appendCurrent appends the present object of a key, or its deletion.
 func (d *database) appendCurrent(ctx context.Context, key store.Key) error {
 	object, err := d.Store.Get(context.WithoutCancel(ctx), key)
 	if errors.Is(err, store.ErrNotFound) {
@@ -214,7 +215,7 @@ func (d *database) appendObject(object runtime.Object) error {
 	return d.append(line{Object: content})
 }
 
-// append appends a line. d.mu is held.
+// append appends a line. The caller holds d.mu.
 func (d *database) append(l line) error {
 	text, err := json.Marshal(l)
 	if err == nil {
@@ -231,7 +232,7 @@ func (d *database) append(l line) error {
 	return nil
 }
 
-// syncDir makes the names in a directory survive a power cut.
+// syncDir syncs a directory: its entries survive a power cut.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -17,13 +17,13 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // options are the flags.
 type options struct {
-	manifests string        // the directory of what is wanted
-	root      string        // the directory of volumes, images and of what must survive a reboot
-	run       string        // the directory of what must not; a tmpfs
+	manifests string        // the directory of manifests
+	root      string        // the directory of volumes, images and the records that survive a reboot
+	run       string        // the directory of the records that end with the boot; a tmpfs
 	node      string        // the name of this node
-	patience  time.Duration // how long until it is told why something is not ready
-	retry     time.Duration // how long until what failed is tried again, for the first time
-	http      string        // the address of the pages of the node and of the cluster; empty means none
+	patience  time.Duration // how long until the agent prints why something is not ready
+	retry     time.Duration // the first back-off after a failure
+	http      string        // the address of the pages of the node and the cluster; empty for none
 }
 
 // parse reads the flags.
@@ -53,8 +53,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, nil
 }
 
-// run is the program: it returns the exit code, which is 0 when a signal ended it, 1 when something else did, and 2 when
-// the flags are wrong.
+// run is the program. It returns the exit code: 0 after a signal, 2 for wrong flags, and 1 for any other failure.
 func run(args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)
 	switch {
@@ -66,7 +65,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A signal that comes while the manifests are read stays in the channel: they are read once more.
+	// A signal that arrives during a read of the manifests stays in the channel: they are read once more.
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGHUP)
 	defer signal.Stop(changed)
@@ -77,7 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// serve runs the agent until ctx ends, or a part of it fails. What is mounted stays mounted.
+// serve runs the agent until ctx ends, or a part of it fails. Mounts stay.
 func serve(ctx context.Context, o options, changed <-chan os.Signal, out *output) error {
 	a, err := newAgent(ctx, o, out)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// readManifests returns the objects in the files of dir whose names end in .json, .yaml or .yml. Any mistake in any file
-// is an error: what is wanted is then not known, and unknown is not absent.
+// readManifests returns the objects in the files of dir whose names end in .json, .yaml or .yml. Any fault in any file
+// is an error: the wanted objects are then unknown, and unknown is not absent.
 func readManifests(dir string) ([]runtime.Object, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

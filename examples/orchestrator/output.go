@@ -9,7 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// output prints what happens, one line for each thing. An event printer writes to it: an orchestrator hands events to its users.
+// output prints one line for each event. It receives an event printer's lines; an orchestrator forwards events to its
+// users.
 type output struct {
 	mu sync.Mutex
 	to io.Writer

@@ -12,11 +12,11 @@ import (
 	"github.com/volumekit/volumekit/bridge/inspect"
 )
 
-// headerTimeout is how long a browser may take to say what it wants.
+// headerTimeout bounds the time in which a browser must send its request.
 const headerTimeout = 5 * time.Second
 
-// servePages serves a page of the node and one of the cluster until ctx ends; without an address it only waits for that. It does not
-// check who reads them: the address should be one that only operators reach.
+// servePages serves a page of the node and one of the cluster until ctx ends. Without an address it only waits for
+// that. It does not check who sends a request: use an address that only operators can reach.
 func (a *agent) servePages(ctx context.Context) error {
 	if a.options.http == "" {
 		<-ctx.Done()
@@ -36,7 +36,7 @@ func (a *agent) servePages(ctx context.Context) error {
 	var closing sync.WaitGroup
 	closing.Go(func() {
 		<-ctx.Done()
-		_ = server.Close() // A browser waits for nothing that matters.
+		_ = server.Close() // No response is worth waiting for.
 	})
 	err = server.Serve(listener)
 	if errors.Is(err, http.ErrServerClosed) {

@@ -21,11 +21,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Archive says where a tar archive is, and proves which one it is.
+// Archive is the location and the digest of a tar archive.
 type Archive struct {
 	// Location is an absolute path or an http:// address.
 	Location string
-	// Size is the archive's size in bytes. Nothing beyond it is read, and no more than that is written.
+	// Size is the archive's size in bytes. The populator reads no more than that, and writes no more than that.
 	Size int64
 	// SHA256 is its digest in lower-case hexadecimal digits.
 	SHA256 string
@@ -73,7 +73,7 @@ func (a Archives) Populate(ctx context.Context, request persistentvolume.Populat
 // open opens a file or an HTTP address.
 func open(ctx context.Context, location string) (io.ReadCloser, error) {
 	if filepath.IsAbs(location) {
-		return os.Open(location) //nolint:gosec // Whoever names the archives may read them.
+		return os.Open(location) //nolint:gosec // The one who names the archives may read them.
 	}
 	address, err := url.Parse(location)
 	if err != nil || address.Scheme != "http" {
@@ -93,7 +93,7 @@ func open(ctx context.Context, location string) (io.ReadCloser, error) {
 	return response.Body, nil
 }
 
-// reader reads no more than the size of the archive, ends with ctx and reports the progress.
+// reader reads at most the size of the archive, ends with ctx and reports the progress.
 type reader struct {
 	ctx     context.Context //nolint:containedctx // An io.Reader gets none; the reader lives as long as one call of Populate.
 	in      io.Reader
@@ -116,7 +116,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// extract writes an archive into dir, of at most limit bytes, and reads it to its end. [os.Root] keeps every name and link inside dir.
+// extract writes an archive into dir, at most limit bytes, and reads it to its end. [os.Root] keeps every name and link
+// inside dir.
 func extract(dir *os.Root, archive io.Reader, limit int64) error {
 	in := tar.NewReader(archive)
 	var links []string
@@ -144,7 +145,7 @@ func extract(dir *os.Root, archive io.Reader, limit int64) error {
 	}
 }
 
-// checkLinks refuses symbolic links that lead out of dir by way of others. A link to what is not there is none of those.
+// checkLinks refuses symbolic links that lead out of dir through other links. It allows a link to a missing file.
 func checkLinks(dir *os.Root, links []string) error {
 	for _, link := range links {
 		if _, err := dir.Stat(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +155,7 @@ func checkLinks(dir *os.Root, links []string) error {
 	return nil
 }
 
-// write writes one entry. It refuses what is no file, directory or link inside the volume.
+// write writes one entry. It refuses entries other than files, directories and links inside the volume.
 func write(dir *os.Root, header *tar.Header, content io.Reader) error {
 	name := path.Clean(header.Name)
 	if !filepath.IsLocal(name) {
@@ -186,7 +187,7 @@ func write(dir *os.Root, header *tar.Header, content io.Reader) error {
 	return fmt.Errorf("its type %s is no file, directory or link: %w", strings.TrimSpace(fmt.Sprintf("%q", header.Typeflag)), volume.ErrInvalid)
 }
 
-// writeFile writes a file that is not there yet.
+// writeFile writes a new file.
 func writeFile(dir *os.Root, name string, mode os.FileMode, content io.Reader) (err error) {
 	file, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {

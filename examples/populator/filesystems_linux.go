@@ -19,11 +19,11 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// Filesystems mounts volumes for populators with a volume manager of their own, of this process. The manager's store is Objects alone,
-// in memory: there the volume is bound to a claim that nothing else knows. The manager's records outlive the process, so that the
-// manager of the next process knows what is mounted, and unmounts it.
+// Filesystems mounts volumes for populators with its own volume manager, in this process. The manager's store is
+// Objects, in memory. There the volume is bound to a claim that no other program sees. The manager's records outlive
+// the process: the manager of the next process finds the mounts and unmounts them.
 type Filesystems struct {
-	// Manager mounts the volumes. It runs with a root of its own, and PodsComplete is called at its start.
+	// Manager mounts the volumes. It runs with its own root, and the program calls PodsComplete at its start.
 	Manager *volumemanager.Manager
 	// Objects is the store of Manager.
 	Objects *store.Memory
@@ -63,8 +63,8 @@ func (f Filesystems) Fill(ctx context.Context, pv *v1.PersistentVolume, fill fun
 	return f.Release(ctx, pv)
 }
 
-// write empties a directory, has it filled, and writes its filesystem to stable storage. It holds the directory open all the time: the
-// kernel reports an earlier error of a write to a descriptor that was open then.
+// write empties a directory, fills it, and syncs its filesystem. It keeps the directory open meanwhile: the kernel
+// reports an earlier write error to a descriptor that was open then.
 func (f Filesystems) write(ctx context.Context, dir string, fill func(ctx context.Context, dir string) error) (err error) {
 	open, err := os.Open(dir) //nolint:gosec // It is the manager's.
 	if err != nil {

@@ -30,7 +30,7 @@ func (a *agent) describe(ctx context.Context, begun time.Time) []show.Row {
 	return rows
 }
 
-// measure returns the size of a volume and what is used of it, in bytes; nil where that cannot be known.
+// measure returns the size and the usage of a volume, in bytes; nil if they are unknown.
 func measure(ctx context.Context, mounter volume.Mounter) (size, used *int64) {
 	if mounter == nil {
 		return nil, nil

@@ -49,8 +49,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// tell is the story: load the manifests, refuse what cannot work, run an agent on the rest, and prove that nothing is
-// left.
+// tell loads the manifests, refuses faulty ones, runs an agent with the rest, and proves that nothing is left.
 func tell(ctx context.Context, o options, stdin io.Reader, out *show.Output) error {
 	objects, err := manifest.Load(o.file, stdin, builtinPod+"---\n"+builtinStorage)
 	if err != nil {
@@ -73,8 +72,8 @@ func tell(ctx context.Context, o options, stdin io.Reader, out *show.Output) err
 	return show.Join(err, prove(context.WithoutCancel(ctx), root, kept, out))
 }
 
-// live is the part of the story in which volumes are mounted: start the agent, add the pods, look at their volumes, use
-// them, and take them away, whatever happened. It returns the volumes that their reclaim policy keeps.
+// live is the part in which volumes are mounted: it starts the agent, adds the pods, shows and uses their volumes, and
+// unmounts them in any case. It returns the volumes that their reclaim policy keeps.
 func live(ctx context.Context, o options, agent *agent, objects *manifest.Set) (kept []string, err error) {
 	ending := context.WithoutCancel(ctx)
 	endPage, err := agent.serve(ctx, o.http)
@@ -93,7 +92,7 @@ func live(ctx context.Context, o options, agent *agent, objects *manifest.Set) (
 		stuck = agent.deletePods(ending)
 	}
 	if stuck != nil {
-		return nil, show.Join(err, stuck, agent.stop(ending)) // Claims of pods that are there would stay, too.
+		return nil, show.Join(err, stuck, agent.stop(ending)) // Claims of existing pods would stay, too.
 	}
 	kept, reclaimErr := agent.deleteClaims(ending, o.timeout)
 	return kept, show.Join(err, reclaimErr, agent.stop(ending))

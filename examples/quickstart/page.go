@@ -12,11 +12,11 @@ import (
 	"github.com/volumekit/volumekit/examples/internal/show"
 )
 
-// headerTimeout is how long a browser may take to say what it wants.
+// headerTimeout bounds the time in which a browser must send its request.
 const headerTimeout = 5 * time.Second
 
-// serve serves a page that shows where every volume stands, until end is called; none when there is no address. Nobody is asked who
-// he is: the address should be one that only this machine reaches.
+// serve serves a page with the phase of every volume until end is called; none if there is no address. It does not
+// check who sends a request: use an address that only this machine can reach.
 func (a *agent) serve(ctx context.Context, address string) (end func(), err error) {
 	if address == "" {
 		return func() {}, nil
@@ -30,9 +30,9 @@ func (a *agent) serve(ctx context.Context, address string) (end func(), err erro
 	a.out.Report("serving", "url", url)
 	server := &http.Server{Handler: inspect.NewNode(a.manager, inspect.NodeOptions{History: a.history}), ReadHeaderTimeout: headerTimeout}
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) }) // It returns when it is closed.
+	serving.Go(func() { _ = server.Serve(listener) }) // It returns when the server is closed.
 	return func() {
-		_ = server.Close() // Nobody waits for an answer any more.
+		_ = server.Close() // No client waits for an answer any more.
 		serving.Wait()
 	}, nil
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/volumekit/volumekit/examples/internal/show"
 )
 
-// This file holds what the program says at each stage of the story, in text and, with -json, as one document each.
+// This file prints each stage, as text and, with -json, as one document each.
 
-// planned says where everything will be made and what is left out.
+// planned prints the root directory and the volumes that are left out.
 func planned(out *show.Output, root sandbox.Root, leftOut []manifest.LeftOut) {
 	out.Say("everything is made under %s, in a mount namespace of its own", root.Path)
 	for _, l := range leftOut {
@@ -24,13 +24,13 @@ func planned(out *show.Output, root sandbox.Root, leftOut []manifest.LeftOut) {
 	out.Report("planned", "root", root.Path, "leftOut", append([]manifest.LeftOut{}, leftOut...))
 }
 
-// ready shows the volumes of pods that are ready.
+// ready prints the volumes of ready pods.
 func ready(out *show.Output, volumes []show.Row, root sandbox.Root) {
 	out.Say("\n%s\n", show.Table(volumes, root.Path))
 	out.Report("ready", "volumes", volumes)
 }
 
-// used shows what containers found when they used their volumes. What they found wrong is the error.
+// used prints what containers found when they used their volumes. Failures are the error.
 func used(out *show.Output, findings []container.Finding) error {
 	var errs []error
 	for _, f := range findings {
@@ -46,7 +46,7 @@ func used(out *show.Output, findings []container.Finding) error {
 	return show.Join(errs...)
 }
 
-// kept says how to look at what is mounted.
+// kept says how to look at the mounts.
 func kept(out *show.Output, root sandbox.Root, containers string) {
 	out.Say("everything stays until Ctrl-C (or SIGTERM to process %d); look at it from another terminal:", os.Getpid())
 	out.Say("  %s", sandbox.HowToEnter())
@@ -54,8 +54,8 @@ func kept(out *show.Output, root sandbox.Root, containers string) {
 	out.Report("kept", "pid", os.Getpid(), "enter", sandbox.HowToEnter(), "root", root.Path, "containers", containers)
 }
 
-// prove removes the empty directories that the run made, and shows what is left, which should be nothing but the
-// volumes that their reclaim policy keeps.
+// prove removes the empty directories of the run, and prints what is left: only the volumes that their reclaim policy
+// keeps.
 func prove(ctx context.Context, root sandbox.Root, kept []string, out *show.Output) error {
 	left, err := sandbox.FindLeftovers(ctx, root.Path)
 	if err != nil {

@@ -1,13 +1,13 @@
-// Package recycler shows the orchestrator's side of recycling by a pod: a [volume.PodRecycler] over a volume manager. Copy it,
-// and put your own way to run a container in place of [Runtime].
+// Package recycler is the orchestrator's side of recycling by a pod: a [volume.PodRecycler] over a volume manager. Copy
+// it, and replace [Runtime] with your own container runtime.
 //
 //	pods := recycler.New(recycler.Options{Store: objects, Runtime: runtime, Template: template})
 //	plugins.InitPlugins(ctx, nfs.New(nfs.Options{Recycler: pods}))
 //	manager, err := volumemanager.New(plugins, ...)
 //	pods.Use(manager)
 //
-// Plugins recycle in their process where they are given no recycler. A pod is for storage that the process cannot reach, or
-// that it shall not touch: the pod has what your runtime gives to every container, and no more.
+// Without a recycler, plugins recycle in their own process. A pod is for storage that the process cannot or must not
+// access: the pod has the rights that your runtime gives to every container, and no more.
 package recycler
 
 import (
@@ -24,27 +24,27 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// cleanUpPatience bounds what is done for a pod after its time is over.
+// cleanUpPatience bounds the clean-up of a pod after its deadline.
 const cleanUpPatience = 30 * time.Second
 
-// annRecycles is the annotation by which a pod is known to be one of these. Its value is the name of the volume.
+// annRecycles is the annotation of these pods. Its value is the name of the volume.
 const annRecycles = "example.com/recycles"
 
 // Runtime runs containers.
 type Runtime interface {
-	// Run starts a container, with volumes, and returns nil when it has ended with success. When it returns, no process of the
-	// container is alive, however it has ended; with ctx, at the latest, it kills them.
+	// Run runs a container with volumes, and returns nil if it succeeded. When Run returns, no process of the container
+	// is alive. When ctx ends, Run kills them.
 	Run(ctx context.Context, container v1.Container, volumes volumemanager.ContainerVolumes) error
 }
 
-// Options says how volumes are recycled. All of it is required.
+// Options configures a [Recycler]. All fields are required.
 type Options struct {
 	// Store holds the pods of the orchestrator.
 	Store store.Store
 	// Runtime runs the containers of the pod.
 	Runtime Runtime
-	// Template is the pod that recycles: its first volume is replaced by the one to be recycled, which its containers mount.
-	// Its namespace is where the pods run.
+	// Template is the pod that recycles. Its first volume, which its containers mount, is replaced by the volume to
+	// recycle. The pods run in its namespace.
 	Template v1.Pod
 }
 
@@ -56,15 +56,15 @@ type Recycler struct {
 
 var _ volume.PodRecycler = (*Recycler)(nil)
 
-// New returns a recycler, which plugins are made with. It does nothing before it has a manager.
+// New returns a recycler for the constructors of plugins. It recycles nothing before Use.
 func New(options Options) *Recycler { return &Recycler{options: options} }
 
-// Use says which manager makes the volumes of the pods. It is called once, before any volume is recycled: the manager is made
-// with the plugins, and these with the recycler.
+// Use sets the manager that sets up the volumes of the pods. Call it once, before the first recycling: the manager
+// needs the plugins, and the plugins need the recycler.
 func (r *Recycler) Use(manager *volumemanager.Manager) { r.manager = manager }
 
-// RecycleByPod implements [volume.PodRecycler]. The pod is on record in the store before anything of it is there, and until
-// nothing of it is left: one that an earlier process has left is known by its name.
+// RecycleByPod implements [volume.PodRecycler]. The pod's object is in the store before anything of the pod exists, and
+// until nothing is left. So the pod of an earlier process is found by its name.
 func (r *Recycler) RecycleByPod(ctx context.Context, request volume.PodRecycleRequest, recorder volume.RecycleEventRecorder) error {
 	ctx, cancel := context.WithTimeout(ctx, request.Timeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func (r *Recycler) RecycleByPod(ctx context.Context, request volume.PodRecycleRe
 	return nil
 }
 
-// podFor fills in the template.
+// podFor returns the pod for a volume, from the template.
 func (r *Recycler) podFor(request volume.PodRecycleRequest) *v1.Pod {
 	pod := r.options.Template.DeepCopy()
 	pod.ObjectMeta = metav1.ObjectMeta{
@@ -98,8 +98,8 @@ func (r *Recycler) podFor(request volume.PodRecycleRequest) *v1.Pod {
 	return pod
 }
 
-// removeEarlier removes the pod of that name that an earlier process has left: what it has done is not known, and never counts.
-// One that somebody else has made under that name stays, and is an error that matches store.ErrConflict.
+// removeEarlier removes the pod of an earlier process with that name. Its result is unknown, and does not count. A
+// foreign pod of that name stays; the error then matches store.ErrConflict.
 func (r *Recycler) removeEarlier(ctx context.Context, pod *v1.Pod) error {
 	earlier, err := store.Get[*v1.Pod](ctx, r.options.Store, pod.Namespace, pod.Name)
 	switch {
@@ -113,7 +113,7 @@ func (r *Recycler) removeEarlier(ctx context.Context, pod *v1.Pod) error {
 	return r.remove(ctx, earlier)
 }
 
-// run runs the containers of a pod, one after the other, until all have succeeded or one has not.
+// run runs the containers of a pod, one after the other, until one fails.
 func (r *Recycler) run(ctx context.Context, pod *v1.Pod) error {
 	if err := r.manager.AddPod(ctx, pod); err != nil {
 		return err
@@ -133,8 +133,8 @@ func (r *Recycler) run(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// remove takes a pod away, no container of which is alive, with its volumes. Those of an earlier process have ended with it
-// here; a runtime whose containers outlive the agent must be asked to end them first.
+// remove removes a pod without running containers, and its volumes. The containers of an earlier process have ended
+// with it here. If your runtime's containers outlive the agent, end them first.
 func (r *Recycler) remove(ctx context.Context, pod *v1.Pod) error {
 	if err := r.manager.RemovePod(pod.UID); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Command api holds the exported API of the modules that are released against the list of the last release, in api/ of the
-// repository. It fails when a line of that list is gone and api/except.txt does not name it. Run it in tools/:
+// Command api compares the exported API of the released modules with the list of the last release, in api/ of the
+// repository. It fails if a line of that list is missing and api/except.txt does not name it. Run it in tools/:
 //
 //	go run ./api          compare
 //	go run ./api -print   print the list of this checkout

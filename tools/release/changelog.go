@@ -11,8 +11,8 @@ const unreleased = "## [Unreleased]\n"
 
 var errChangelog = errors.New("CHANGELOG.md cannot be released")
 
-// released gives what is below "Unreleased" in a changelog to a version of a day. What stands before the first heading there is
-// a remark on what is not released yet, and goes.
+// released moves the entries below "Unreleased" of a changelog to a version with a date. It drops the text before the
+// first heading, which is about the unreleased state.
 func released(changelog, version string, day time.Time) (string, error) {
 	before, rest, found := strings.Cut(changelog, unreleased)
 	if !found {

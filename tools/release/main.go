@@ -2,15 +2,15 @@
 //
 //	go run ./release v0.1.0
 //
-// It works in a checkout of its own, of the commit that is checked out, and leaves two commits on a new branch release-v0.1.0:
+// It works in its own clone of the commit that is checked out, and leaves two commits on a new branch release-v0.1.0:
 //
 //   - The first is to be merged: CHANGELOG.md has a section of the version, and api/v0.1.0.txt the exported API.
 //   - The second is to be tagged: each module that is released requires the others at that version and replaces none of them,
 //     so that it is built here as its users build it.
 //
-// Then it proves the second one. From a module proxy made of that commit each module is got in an empty folder and each of its
-// packages is compiled, its commands are installed by their paths, and the program of the README runs. It ends with the names
-// of the tags in the order in which they are to be pushed. When anything fails there is no branch.
+// Then it tests the second commit. It makes a module proxy from it, gets each module in an empty folder and compiles
+// all packages, installs the commands by their paths, and runs the program of the README. At the end it prints the tags
+// in the order in which to push them. If anything fails, it leaves no branch.
 package main
 
 import (

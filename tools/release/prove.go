@@ -16,7 +16,7 @@ import (
 	"github.com/volumekit/volumekit/tools/internal/modules"
 )
 
-// prove uses each module as a stranger does.
+// prove uses each module as a user does.
 func (r *release) prove(ctx context.Context) error {
 	for _, m := range r.modules {
 		fmt.Fprintln(r.out, "get", m.Path)
@@ -56,7 +56,7 @@ func (r *release) use(ctx context.Context, m modules.Module) error {
 	return nil
 }
 
-// build compiles a program that requires modules of this release, in an empty folder, and leaves it there as "program".
+// build compiles a program that requires modules of this release, in an empty folder, as the file "program" there.
 func (r *release) build(ctx context.Context, env []string, source string, requires ...modules.Module) error {
 	dir := r.stranger()
 	if err := remove(ctx, dir); err != nil {
@@ -82,7 +82,7 @@ func (r *release) build(ctx context.Context, env []string, source string, requir
 
 func (r *release) stranger() string { return filepath.Join(r.dir, "stranger") }
 
-// packagesOf returns the packages of a module that can be imported from outside, and its commands.
+// packagesOf returns the importable packages of a module, and its commands.
 func packagesOf(ctx context.Context, dir string, env []string) (imports, commands []string, err error) {
 	list, err := output(ctx, dir, env, "go", "list", "-f", "{{if .GoFiles}}{{.Name}} {{.ImportPath}}{{end}}", "./...")
 	if err != nil {
@@ -130,9 +130,9 @@ func (r *release) runREADME(ctx context.Context) error {
 	return err
 }
 
-// environment is that of the go command of somebody who gets our modules from the proxy. Every other one comes from this
-// machine's cache, or from where it always comes. What is got is kept apart from that cache, which must never hold a version
-// that is not published.
+// environment is the environment of the go command of a user who gets our modules from the proxy. All other modules
+// come from this machine's cache or from their usual proxy. Downloads go to a separate cache: the machine's cache must
+// never hold a version that is not published.
 func (r *release) environment(ctx context.Context) ([]string, error) {
 	settings, err := output(ctx, r.root, nil, "go", "env", "GOMODCACHE", "GOPROXY", "GONOSUMDB")
 	if err != nil {
@@ -152,7 +152,7 @@ func requires(path string) func(*modfile.Require) bool {
 	return func(r *modfile.Require) bool { return r.Mod.Path == path }
 }
 
-// remove empties nothing that a program has mounted and left below dir.
+// remove deletes dir, but nothing inside a mount that a program has left below it.
 func remove(ctx context.Context, dir string) error {
 	_, err := output(ctx, filepath.Dir(dir), nil, "rm", "-rf", "--one-file-system", dir)
 	return err

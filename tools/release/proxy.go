@@ -15,11 +15,11 @@ import (
 // proxy is a module proxy as a file tree (go help goproxy).
 type proxy struct {
 	dir     string
-	tree    string // the checkout whose last commit it offers
+	tree    string // the checkout with the commit to offer
 	version string
 }
 
-// add offers a module as it is in the last commit, byte for byte as the go command makes it of the tag.
+// add adds a module from the last commit, byte for byte as the go command makes it from the tag.
 func (p proxy) add(m modules.Module) error {
 	escaped, err := module.EscapePath(m.Path)
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 	"github.com/volumekit/volumekit/tools/internal/modules"
 )
 
-// release is one that is being made.
+// release is the release in progress.
 type release struct {
 	version string
 	root    string // the repository
-	dir     string // what is made on the way; removed in the end
+	dir     string // temporary files; removed at the end
 	tree    string // the checkout in which the commits are made
 	modules []modules.Module
 	proxy   proxy
 	out     io.Writer
 }
 
-// begin checks that a version can be made of what is checked out in root, and makes the checkout to work in.
+// begin checks that a version can be released from the checkout in root, and makes the clone to work in.
 func begin(ctx context.Context, root, version string) (*release, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -56,7 +56,7 @@ func begin(ctx context.Context, root, version string) (*release, error) {
 	return r, nil
 }
 
-// checkOut clones the repository, with the author that its commits have.
+// checkOut clones the repository, and sets the author of its commits.
 func (r *release) checkOut(ctx context.Context) error {
 	args := []string{"clone", "--quiet"}
 	for _, key := range []string{"user.name", "user.email"} {
@@ -90,7 +90,7 @@ func checkVersion(ctx context.Context, root, version string) error {
 
 func (r *release) branch() string { return "release-" + r.version }
 
-// do makes the commits and proves the second.
+// do makes the commits and tests the second.
 func (r *release) do(ctx context.Context) error {
 	var err error
 	if r.modules, err = modules.Released(r.tree); err != nil {
@@ -105,7 +105,7 @@ func (r *release) do(ctx context.Context) error {
 	return nil
 }
 
-// checkAPI fails when something that was released is gone without being excepted.
+// checkAPI fails if a released line is missing and not excepted.
 func (r *release) checkAPI(context.Context) error {
 	last, err := modules.LastList(r.tree)
 	if err != nil || last == "" {
@@ -148,10 +148,11 @@ func (r *release) writeNotes(ctx context.Context) error {
 	return r.commit(ctx, "release: notes and API of "+r.version)
 }
 
-// recordsTest is the test by which a package keeps what its release writes on disk, see internal/releasetest.
+// recordsTest is the test with which a package keeps the files that its release writes on disk, see
+// internal/releasetest.
 const recordsTest = "TestWhatReleasesHaveWritten"
 
-// keepRecords adds to the first commit what this version writes on disk, so that tests of later versions read it.
+// keepRecords adds the files that this version writes on disk to the first commit. Tests of later versions read them.
 func (r *release) keepRecords(ctx context.Context) error {
 	var found []string // directories
 	err := filepath.WalkDir(r.tree, func(name string, _ fs.DirEntry, err error) error {
@@ -177,8 +178,8 @@ func (r *release) keepRecords(ctx context.Context) error {
 	return r.commit(ctx, "", "--amend", "--no-edit")
 }
 
-// prepareModules makes the second commit. The sum of a module stands in those that require it: so each is committed, and then
-// offered by the proxy, before the next is touched.
+// prepareModules makes the second commit. A module's go.sum has the sums of the modules that it requires. So each
+// module is committed and added to the proxy before the next one is changed.
 func (r *release) prepareModules(ctx context.Context) error {
 	if err := r.commit(ctx, "release: the modules of "+r.version, "--allow-empty"); err != nil {
 		return err
@@ -244,7 +245,7 @@ func (r *release) tell() {
 	}
 }
 
-// commit records all that is changed in the checkout, with a message or the arguments that say where it is.
+// commit commits all changes in the checkout, with a message or the arguments that name one.
 func (r *release) commit(ctx context.Context, message string, args ...string) error {
 	if _, err := output(ctx, r.tree, nil, "git", "add", "--all"); err != nil {
 		return err
@@ -256,7 +257,7 @@ func (r *release) commit(ctx context.Context, message string, args ...string) er
 	return err
 }
 
-// end removes what was made on the way, also after a signal, and returns err with what fails here.
+// end removes the temporary files, also after a signal, and joins its own errors to err.
 func (r *release) end(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()

@@ -16,13 +16,13 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// Containers are the containers of pods, without processes. It mounts the volumes of pods where their containers would see them, as a
-// container runtime does with what the manager tells it (ContainerMounts): a bind for each volumeMount.
+// Containers mounts the volumes of pods as a container runtime does, without processes: one bind for each volumeMount,
+// from the answer of the manager's ContainerMounts.
 type Containers struct {
-	// Manager has the volumes, and Mounter binds them.
+	// Manager has the volumes; Mounter makes the binds.
 	Manager *volumemanager.Manager
 	Mounter mount.Interface
-	// Dir holds a directory per namespace, in it one per pod, and in that one per container.
+	// Dir has a directory per namespace, with one per pod, with one per container.
 	Dir   string
 	binds []bind
 }
@@ -37,8 +37,7 @@ type bind struct {
 	readOnly  bool
 }
 
-// Mount binds the volumes of pods that are ready into their containers. What was bound before an error stays for
-// Unmount.
+// Mount binds the volumes of ready pods into their containers. After an error the finished binds stay, for Unmount.
 func (c *Containers) Mount(ctx context.Context, pods []*v1.Pod) error {
 	for _, pod := range pods {
 		if err := c.mountPod(ctx, pod); err != nil {
@@ -68,7 +67,7 @@ func (c *Containers) mountPod(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// bind is not given up halfway when ctx ends: what was mounted must be known, to be unmounted.
+// bind continues when ctx ends: it must record every mount, so that Unmount finds it.
 func (c *Containers) bind(ctx context.Context, source string, b bind) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -84,8 +83,8 @@ func (c *Containers) bind(ctx context.Context, source string, b bind) error {
 	return c.Mounter.Mount(context.WithoutCancel(ctx), request)
 }
 
-// Unmount takes every volume out of its container. No process uses them any more, so that what lies below a bind (the
-// mounts in a host's directory) may be detached with it.
+// Unmount unmounts every volume from its container. No process uses the volumes any more, so Unmount may also detach
+// the mounts below a bind (those in a host's directory).
 func (c *Containers) Unmount(ctx context.Context) error {
 	var errs []error
 	for _, b := range slices.Backward(c.binds) {
@@ -99,7 +98,7 @@ func (c *Containers) Unmount(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// names returns the names of the containers of pod, those that run first coming first.
+// names returns the names of the containers of pod, in the order in which they start.
 func names(pod *v1.Pod) []string {
 	var names []string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -108,8 +107,8 @@ func names(pod *v1.Pod) []string {
 	return names
 }
 
-// pathElement makes a container's path one element, so that volumes that a container mounts inside each other are still
-// beside each other here and nothing need be made inside a volume.
+// pathElement makes a container's path one element. Volumes that a container mounts inside each other are then separate
+// here, and need no directory inside a volume.
 func pathElement(mountPath string) string {
 	return strings.ReplaceAll(strings.Trim(path.Clean(mountPath), "/"), "/", "~")
 }

@@ -1,3 +1,3 @@
-// Package container stands in for a container runtime: it binds the volumes of pods where their containers would see them, and writes
-// and reads in the containers' place.
+// Package container replaces a container runtime in the examples: it binds the volumes of pods at the paths of their
+// containers, and writes and reads as the containers would.
 package container

@@ -22,16 +22,16 @@ type Finding struct {
 	MountPath string `json:"mountPath"`
 	// ReadOnly says that the container may only read.
 	ReadOnly bool `json:"readOnly"`
-	// Did is what worked.
+	// Did says what the container could do.
 	Did string `json:"did,omitempty"`
-	// Error is what did not; empty when all is well.
+	// Error says what failed; empty for no failure.
 	Error string `json:"error,omitempty"`
 }
 
-// errWritable says that a path that must be read-only is not.
+// errWritable says that a read-only path is writable.
 var errWritable = errors.New("it could be written, though it is read-only")
 
-// Use writes and reads through every path of every container, and removes what it wrote.
+// Use writes and reads through every path of every container, and removes what it has written.
 func (c *Containers) Use() []Finding {
 	var findings []Finding
 	note := func(b bind, did string, err error) {
@@ -73,13 +73,13 @@ func (c *Containers) Use() []Finding {
 	return findings
 }
 
-// letterPattern is the name of letters, as os.CreateTemp has it.
+// letterPattern is the pattern of letters' names, for os.CreateTemp.
 const letterPattern = ".volumekit-quickstart-*"
 
-// letter is a file that one container leaves in a volume, for itself and the others that mount the volume.
+// letter is a file that one container writes into a volume, for itself and the other containers with the volume.
 type letter struct {
 	from bind
-	name string // like no other, since others may use the volume now: pods, containers, a second run
+	name string // unique, because others may use the volume now: pods, containers, a second run
 	text string
 }
 
@@ -93,7 +93,7 @@ func writeLetter(b bind) (letter, error) {
 	l.name = filepath.Base(f.Name())
 	_, err = f.WriteString(l.text)
 	if err = errors.Join(err, f.Close()); err != nil {
-		_ = os.Remove(l.pathIn(b)) // the write failed already, and that is what is told
+		_ = os.Remove(l.pathIn(b)) // the write has failed, and its error is returned
 	}
 	return l, err
 }
@@ -102,7 +102,7 @@ func (l letter) pathIn(b bind) string {
 	return filepath.Join(b.path, l.name)
 }
 
-// isFor reports whether b is another way to the volume that the letter is in.
+// isFor reports whether b binds the volume of the letter.
 func (l letter) isFor(b bind) bool {
 	return b.pod == l.from.pod && b.volume == l.from.volume && b.path != l.from.path
 }
@@ -115,7 +115,7 @@ func (l letter) readIn(b bind) error {
 	return err
 }
 
-// lookInto reads what must not be written: a volume that is read-only, or one that is a single file.
+// lookInto reads a volume that it must not write to: a read-only one, or one that is a single file.
 func lookInto(b bind) (string, error) {
 	info, err := os.Stat(b.path)
 	if err != nil {
@@ -144,7 +144,7 @@ func lookInto(b bind) (string, error) {
 	return did + "; writing was refused: read-only", expectReadOnly(b, info)
 }
 
-// expectReadOnly tries to write and is content only with EROFS.
+// expectReadOnly tries to write, and fails unless the error is EROFS.
 func expectReadOnly(b bind, info fs.FileInfo) error {
 	var f *os.File
 	var err error
@@ -166,7 +166,7 @@ func expectReadOnly(b bind, info fs.FileInfo) error {
 	return errors.Join(errWritable, err)
 }
 
-// readStart reads the beginning of a file, and returns how many bytes that were.
+// readStart reads the beginning of a file, and returns the number of bytes.
 func readStart(path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {

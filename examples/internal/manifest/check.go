@@ -16,8 +16,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Check returns a [show.InputError] with everything in m that cannot work, before anything is made. Each error says what to
-// change.
+// Check returns a [show.InputError] with every fault of m, before anything is created. Each error says what to change.
 func (m *Set) Check(plugins *volume.VolumePluginMgr) error {
 	c := &checker{Set: m, plugins: plugins, uids: make(map[types.UID]bool)}
 	c.objects()
@@ -33,7 +32,7 @@ func (m *Set) Check(plugins *volume.VolumePluginMgr) error {
 	return show.BadInput(c.errs...)
 }
 
-// checker collects what is wrong with manifests.
+// checker collects the faults of manifests.
 type checker struct {
 	*Set
 	plugins *volume.VolumePluginMgr
@@ -67,7 +66,7 @@ func (c *checker) persistentVolume(pv *v1.PersistentVolume) {
 	}
 }
 
-// oneSource says what to do when no plugin serves a volume; of several, the error says so itself.
+// oneSource says what to do if no plugin supports a volume; if several do, the error itself says so.
 func oneSource(err error) string {
 	if errors.Is(err, volume.ErrMultiplePlugins) {
 		return ""
@@ -75,7 +74,7 @@ func oneSource(err error) string {
 	return ": give the volume a source that one of them serves"
 }
 
-// claim checks that a claim can find a volume, or can be given one.
+// claim checks that a claim can be bound to a volume, or can get a new one.
 func (c *checker) claim(claim *v1.PersistentVolumeClaim) {
 	name := claim.Namespace + "/" + claim.Name
 	if len(claim.Spec.AccessModes) == 0 {
@@ -86,12 +85,12 @@ func (c *checker) claim(claim *v1.PersistentVolumeClaim) {
 	}
 	if claim.Spec.Resources.Requests.Storage().Sign() <= 0 {
 		c.refuse("claim %q asks for no storage: set spec.resources.requests.storage, such as 64Mi", name)
-		return // a provisioner would say it again
+		return // a provisioner would repeat the error
 	}
 	c.claimSource(claim, name)
 }
 
-// claimSource checks where the volume of a claim comes from.
+// claimSource checks the source of a claim's volume.
 func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	className := c.className(claim)
 	switch {
@@ -112,7 +111,7 @@ func (c *checker) claimSource(claim *v1.PersistentVolumeClaim, name string) {
 	}
 }
 
-// provisioner checks that the plugin of class can make a volume for claim.
+// provisioner checks that the plugin of class can create a volume for claim.
 func (c *checker) provisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, name string) {
 	plugin, err := c.plugins.FindProvisionablePluginByName(class.Provisioner)
 	if err != nil {
@@ -145,7 +144,7 @@ func (c *checker) pod(pod *v1.Pod) {
 		c.uids[pod.UID] = true
 	default:
 		pod = pod.DeepCopy()
-		pod.UID = "to-be-checked" // the store will give it another; plugins put it into paths
+		pod.UID = "to-be-checked" // the store replaces it; plugins put it into paths
 	}
 	if err := volume.CheckPathElement(string(pod.UID)); err != nil {
 		c.refuse("metadata.uid of pod %q: %w", pod.Namespace+"/"+pod.Name, err)
@@ -171,7 +170,7 @@ func (c *checker) label(at, name string) {
 	}
 }
 
-// volumeSource checks that exactly one plugin serves a volume of a pod, and that it accepts what the volume says.
+// volumeSource checks that exactly one plugin supports a volume of a pod, and that it accepts the volume's fields.
 func (c *checker) volumeSource(at string, pod *v1.Pod, v *v1.Volume) {
 	spec := volume.NewSpecFromVolume(v)
 	c.hostPath(at, v.HostPath)
@@ -226,7 +225,7 @@ func (c *checker) containers(pod *v1.Pod, volumes map[string]bool) {
 	}
 }
 
-// maxMountPath is how many bytes a mountPath may have: it becomes one name in a directory.
+// maxMountPath is the largest length of a mountPath in bytes: it becomes one name in a directory.
 const maxMountPath = 255
 
 func (c *checker) volumeMounts(at string, mounts []v1.VolumeMount, volumes map[string]bool) {

@@ -1,3 +1,3 @@
-// Package manifest reads the pods, claims, volumes and classes of one run, refuses what cannot work before anything is made, and leaves
-// out the volumes that this machine cannot serve.
+// Package manifest reads the pods, claims, volumes and classes of one run. It refuses faulty manifests before anything
+// is created, and omits the volumes that this machine does not support.
 package manifest

@@ -19,16 +19,16 @@ import (
 
 // Set is the objects of one run.
 type Set struct {
-	// Pods are those that are to run, Claims what they ask for.
+	// Pods are the pods to run, Claims their claims.
 	Pods   []*v1.Pod
 	Claims []*v1.PersistentVolumeClaim
-	// Volumes are there already, Classes say how others are made.
+	// Volumes exist already; Classes describe new ones.
 	Volumes []*v1.PersistentVolume
 	Classes []*storagev1.StorageClass
 }
 
-// Load reads manifests from a file, from stdin when the file is "-", or from the text builtin when it is empty. Whatever is wrong with
-// them is a [show.InputError].
+// Load reads manifests from a file, from stdin if the file is "-", or from the text builtin if it is empty. Their
+// faults are a [show.InputError].
 func Load(file string, stdin io.Reader, builtin string) (*Set, error) {
 	text, err := read(file, stdin, builtin)
 	if err != nil {
@@ -65,7 +65,7 @@ func read(file string, stdin io.Reader, builtin string) ([]byte, error) {
 	return text, nil
 }
 
-// sourceName is what messages call the manifests of a file.
+// sourceName returns the name of a manifests' file for messages.
 func sourceName(file string) string {
 	switch file {
 	case "":
@@ -76,7 +76,7 @@ func sourceName(file string) string {
 	return file
 }
 
-// add sorts object in. What kubectl prints may be used: the version that an object had elsewhere is taken away.
+// add adds an object. It accepts kubectl's output: it removes the resourceVersion.
 func (m *Set) add(object runtime.Object) error {
 	if o, ok := object.(metav1.Object); ok {
 		o.SetResourceVersion("")
@@ -99,14 +99,14 @@ func (m *Set) add(object runtime.Object) error {
 	return nil
 }
 
-// inNamespace gives an object without a namespace the one that kubectl would give it.
+// inNamespace sets the default namespace on an object without one, as kubectl does.
 func inNamespace(o metav1.Object) {
 	if o.GetNamespace() == "" {
 		o.SetNamespace(metav1.NamespaceDefault)
 	}
 }
 
-// Objects returns all of them, in an order in which each comes after what it refers to.
+// Objects returns all objects; each comes after the objects that it refers to.
 func (m *Set) Objects() []runtime.Object {
 	return slices.Concat(asObjects(m.Classes), asObjects(m.Volumes), asObjects(m.Claims), asObjects(m.Pods))
 }
@@ -119,7 +119,7 @@ func asObjects[T runtime.Object](of []T) []runtime.Object {
 	return objects
 }
 
-// claimOf returns the claim that a pod's volume refers to, or nil when it is not in the manifests.
+// claimOf returns the claim that a pod's volume refers to, or nil if it is not in the manifests.
 func (m *Set) claimOf(pod *v1.Pod, v *v1.Volume) *v1.PersistentVolumeClaim {
 	for _, claim := range m.Claims {
 		if claim.Namespace == pod.Namespace && claim.Name == v.PersistentVolumeClaim.ClaimName {
@@ -129,7 +129,7 @@ func (m *Set) claimOf(pod *v1.Pod, v *v1.Volume) *v1.PersistentVolumeClaim {
 	return nil
 }
 
-// named returns the one of objects that has a name, or nil. The objects are of a kind that has no namespace.
+// named returns the object with a name, or nil. The objects are of a kind without namespaces.
 func named[T metav1.Object](objects []T, name string) (found T) {
 	for _, o := range objects {
 		if o.GetName() == name {
@@ -139,8 +139,8 @@ func named[T metav1.Object](objects []T, name string) (found T) {
 	return found
 }
 
-// className returns the class that a claim asks for, the default class where it leaves that open, and an empty string when
-// it asks for a volume without a class.
+// className returns the class of a claim: the default class if the claim leaves it open, and "" if the claim requests a
+// volume without a class.
 func (m *Set) className(claim *v1.PersistentVolumeClaim) string {
 	if claim.Spec.StorageClassName != nil {
 		return *claim.Spec.StorageClassName
@@ -159,7 +159,7 @@ type containerMount struct {
 	v1.VolumeMount
 }
 
-// containerMounts returns the mounts of all containers of pod, those that run first coming first.
+// containerMounts returns the mounts of all containers of pod, in the order in which they start.
 func containerMounts(pod *v1.Pod) []containerMount {
 	var mounts []containerMount
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

@@ -11,23 +11,22 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// imageFSType is the filesystem that loopblock makes unless a class asks for another.
+// imageFSType is loopblock's default filesystem.
 const imageFSType = "ext4"
 
-// LeftOut is a volume that this machine cannot serve.
+// LeftOut is a volume that this machine does not support.
 type LeftOut struct {
 	// Pod is the pod's namespace and name, Volume the name in its spec.
 	Pod    string `json:"pod"`
 	Volume string `json:"volume"`
-	// Plugin is the name of the plugin that would have served it.
+	// Plugin is the name of the volume's plugin.
 	Plugin string `json:"plugin"`
 	// Reason says what is missing.
 	Reason string `json:"reason"`
 }
 
-// Prune takes the volumes that this machine cannot serve out of the pods and their containers, and the claims that
-// nobody uses then out of m. obstacle says why the filesystem of a volume in an image file cannot be served here, or
-// nil.
+// Prune removes the volumes that this machine does not support from the pods and their containers, and then the unused
+// claims from m. obstacle says why this machine does not support filesystems in image files, or is nil.
 func (m *Set) Prune(obstacle func(fsType string) error) []LeftOut {
 	var out []LeftOut
 	for _, pod := range m.Pods {
@@ -50,8 +49,8 @@ func (m *Set) Prune(obstacle func(fsType string) error) []LeftOut {
 	return out
 }
 
-// imageFilesystem reports whether a pod's volume will be an image file on a loop device, and which filesystem is to be
-// made in it. Images that are there already are none of this program's: its root directory begins empty.
+// imageFilesystem reports whether a pod's volume will be an image file on a loop device, and returns its filesystem.
+// The images are new: the root directory is empty at first.
 func (m *Set) imageFilesystem(pod *v1.Pod, v *v1.Volume) (fsType string, ok bool) {
 	if v.PersistentVolumeClaim == nil {
 		return "", false
@@ -76,7 +75,7 @@ func (m *Set) isUsed(claim *v1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// removeVolume takes a volume out of pod and of its containers.
+// removeVolume removes a volume from pod and its containers.
 func removeVolume(pod *v1.Pod, name string) {
 	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -87,7 +86,7 @@ func removeVolume(pod *v1.Pod, name string) {
 	}
 }
 
-// String says what was left out and why, in one line.
+// String names the volume and the reason in one line.
 func (l LeftOut) String() string {
 	return fmt.Sprintf("left out volume %s of pod %s: %s", l.Volume, l.Pod, l.Reason)
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Leftovers is what a run left behind. A good run leaves nothing.
+// Leftovers lists the mounts, devices and files that a run has left. A successful run leaves none.
 type Leftovers struct {
 	// Mounts are the mount points under the root directory.
 	Mounts []string `json:"mounts"`
@@ -18,12 +18,12 @@ type Leftovers struct {
 // Empty reports whether nothing is left.
 func (l Leftovers) Empty() bool { return l.isUnmounted() && len(l.Files) == 0 }
 
-// OnlyFiles reports whether files are left, and nothing but files.
+// OnlyFiles reports whether only files are left.
 func (l Leftovers) OnlyFiles() bool { return l.isUnmounted() && len(l.Files) > 0 }
 
 func (l Leftovers) isUnmounted() bool { return len(l.Mounts) == 0 && len(l.LoopDevices) == 0 }
 
-// String lists everything that is left.
+// String lists all leftovers.
 func (l Leftovers) String() string {
 	var b strings.Builder
 	for _, kind := range []struct {
@@ -37,12 +37,12 @@ func (l Leftovers) String() string {
 	return b.String()
 }
 
-// LeftoverError says that something is left of what a run has made.
+// LeftoverError says that a run has left something.
 type LeftoverError struct {
-	// Left is what, and Root the directory under which it is.
+	// Left lists it; Root is the directory.
 	Left Leftovers
 	Root string
 }
 
-// Error lists everything that is left.
+// Error lists all leftovers.
 func (e *LeftoverError) Error() string { return "this is left under " + e.Root + ":" + e.Left.String() }

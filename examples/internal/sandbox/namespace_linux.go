@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment variables by which the program tells its second run which namespaces it came from.
+// The environment variables in which the program passes its namespaces to its second run.
 const (
 	outerMounts = "VOLUMEKIT_QUICKSTART_OUTER_MOUNT_NAMESPACE"
 	outerUsers  = "VOLUMEKIT_QUICKSTART_OUTER_USER_NAMESPACE"
 )
 
-// Enter makes sure that the program runs in a mount namespace of its own, from which no mount spreads. Unless
-// it does so already, the program is run again in one, and Enter returns false and the exit code of that run.
+// Enter runs the program in its own mount namespace, from which no mount propagates. If the program is not in one yet,
+// Enter runs it again in one, and returns false and the exit code of that run.
 func Enter() (inside bool, code int, err error) {
 	if outer := os.Getenv(outerMounts); outer == "" || outer == namespace("mnt") {
 		code, err = runAgain()
@@ -31,7 +31,7 @@ func Enter() (inside bool, code int, err error) {
 	return true, 0, nil
 }
 
-// namespace returns what identifies this process's namespace of a kind; empty when /proc does not tell.
+// namespace returns the identity of this process's namespace of a kind; empty if /proc does not have it.
 func namespace(kind string) string {
 	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
@@ -40,8 +40,8 @@ func namespace(kind string) string {
 	return id
 }
 
-// runAgain runs the program in a new mount namespace or, where that is not permitted, in a new user and mount
-// namespace, and returns its exit code.
+// runAgain runs the program in a new mount namespace and returns its exit code. Without permission for that, it also
+// makes a user namespace.
 func runAgain() (int, error) {
 	// The kernel sends the child its parent-death signal when the thread that started it ends.
 	runtime.LockOSThread()
@@ -79,24 +79,24 @@ func start(flags uintptr) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
-// ownID maps this process's own id, which is all that an ordinary user may map, to root in the new namespace.
+// ownID maps this process's own id to root in the new namespace. An ordinary user may map no other id.
 func ownID(id int) []syscall.SysProcIDMap {
 	return []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
 }
 
-// forward hands every signal on to the child, which takes the volumes away and ends.
+// forward sends every signal to the child, which unmounts its volumes and ends.
 func forward(signals <-chan os.Signal, child *os.Process, ended <-chan struct{}) {
 	for {
 		select {
 		case <-ended:
 			return
 		case s := <-signals:
-			_ = child.Signal(s) // it fails only when the child has ended, which is what the signal asks for
+			_ = child.Signal(s) // it fails only after the child has ended
 		}
 	}
 }
 
-// childExit returns the exit code of a child, from what Wait returned. A child that was killed could not tidy up.
+// childExit returns the exit code of a child, from the result of Wait. A killed child could not clean up.
 func childExit(err error) (int, error) {
 	var exit *exec.ExitError
 	switch {
@@ -114,7 +114,7 @@ func childExit(err error) (int, error) {
 	return exit.ExitCode(), nil
 }
 
-// HowToEnter returns the command that shows another shell what this process has mounted.
+// HowToEnter returns the command with which another shell sees the mounts of this process.
 func HowToEnter() string {
 	if os.Getenv(outerUsers) != namespace("user") {
 		return fmt.Sprintf("nsenter -t %d --user --mount --preserve-credentials", os.Getpid())
@@ -122,8 +122,8 @@ func HowToEnter() string {
 	return fmt.Sprintf("nsenter -t %d --mount", os.Getpid())
 }
 
-// InUserNamespace reports whether this process's root is not the machine's: in the first user namespace every id is
-// mapped to itself. See user_namespaces(7).
+// InUserNamespace reports whether this process's root is not the machine's root: the first user namespace maps every id
+// to itself. See user_namespaces(7).
 func InUserNamespace() bool {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

@@ -7,15 +7,15 @@ import (
 	"path/filepath"
 )
 
-// Root is the directory under which everything of a run is made.
+// Root is the root directory of a run.
 type Root struct {
 	// Path is absolute and without symbolic links.
 	Path string
-	made bool // it was not there before
+	made bool // this run made it
 }
 
-// MakeRoot makes the root directory dir, which must be new or empty; a fresh one when dir is empty text. That it can be written is
-// tried by making the directory first in it.
+// MakeRoot makes the root directory dir, which must be missing or empty. If dir is "", it makes a temporary one. It
+// makes the directory first in it, to check that it is writable.
 func MakeRoot(dir, first string) (Root, error) {
 	if dir == "" {
 		path, err := os.MkdirTemp("", "volumekit-quickstart-")
@@ -44,7 +44,7 @@ func MakeRoot(dir, first string) (Root, error) {
 	return resolve(Root{Path: dir})
 }
 
-// resolve makes the path one that the kernel shows in its mount table.
+// resolve returns the path as the kernel shows it in its mount table.
 func resolve(root Root) (Root, error) {
 	path, err := filepath.Abs(root.Path)
 	if err != nil {

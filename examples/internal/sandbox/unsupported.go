@@ -10,18 +10,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Enter says that volumes are mounted on Linux only.
+// Enter reports that only Linux can mount volumes.
 func Enter() (inside bool, code int, err error) {
 	return false, 0, fmt.Errorf("mount volumes on %s: %w: run it on Linux", runtime.GOOS, volume.ErrUnsupported)
 }
 
-// HowToEnter returns nothing: no namespace can be entered.
+// HowToEnter returns "": there is no namespace to enter.
 func HowToEnter() string { return "" }
 
-// InUserNamespace is false.
+// InUserNamespace returns false.
 func InUserNamespace() bool { return false }
 
-// FindLeftovers cannot look.
+// FindLeftovers returns an error: it cannot read mounts here.
 func FindLeftovers(context.Context, string) (Leftovers, error) {
 	return Leftovers{}, volume.ErrUnsupported
 }
@@ -30,5 +30,5 @@ func removeEmptyDirs(string) error { return volume.ErrUnsupported }
 
 func removeDir(string) error { return volume.ErrUnsupported }
 
-// Missing says that nothing can be served.
+// Missing returns an error: no volume is supported here.
 func Missing(string) error { return volume.ErrUnsupported }

@@ -1,3 +1,3 @@
-// Package show prints what an example does: lines for people, or one JSON document per line for programs; what is done to each volume
-// as it happens; and why a run failed, one line for each thing that is wrong.
+// Package show prints the progress and the errors of an example: lines for people, or one JSON document per line for
+// programs.
 package show

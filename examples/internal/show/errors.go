@@ -13,7 +13,7 @@ import (
 
 // The exit codes.
 const (
-	ExitFailed   = 1   // something failed
+	ExitFailed   = 1   // a failure
 	ExitBadInput = 2   // the flags or the manifests are wrong
 	ExitSignal   = 128 // plus the signal's number
 )
@@ -21,7 +21,7 @@ const (
 // InputError says that the flags or the manifests are wrong. Each of its errors says what to change.
 type InputError struct{ errs []error }
 
-// BadInput returns an InputError of errs, or nil when there are none.
+// BadInput returns an InputError with errs, or nil if there are none.
 func BadInput(errs ...error) error {
 	if len(errs) == 0 {
 		return nil
@@ -35,10 +35,10 @@ func (e *InputError) Error() string { return errors.Join(e.errs...).Error() }
 // Unwrap returns all of them.
 func (e *InputError) Unwrap() []error { return e.errs }
 
-// failures are several errors of one run, each to be told by itself.
+// failures are several errors of one run; each is printed on its own.
 type failures []error
 
-// Join returns those of errs that are not nil, nil when there are none.
+// Join returns the errors that are not nil; nil if there are none.
 func Join(errs ...error) error {
 	var all failures
 	for _, err := range errs {
@@ -61,7 +61,7 @@ func (f failures) Error() string { return errors.Join(f...).Error() }
 // Unwrap returns all of them.
 func (f failures) Unwrap() []error { return f }
 
-// CutShort returns, of an error that came from the end of ctx, the signal that ended it; any other error as it is.
+// CutShort returns the signal that ended ctx if err comes from the end of ctx, and otherwise err.
 func CutShort(ctx context.Context, err error) error {
 	var sig *sandbox.SignalError
 	if errors.As(err, &sig) || errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &sig) {
@@ -70,16 +70,16 @@ func CutShort(ctx context.Context, err error) error {
 	return err
 }
 
-// StuckError says that volumes could not be taken away in time.
+// StuckError says that volumes could not be unmounted in time.
 type StuckError struct {
-	// Err is why.
+	// Err is the cause.
 	Err error
 }
 
-// Error says why.
+// Error returns the text of the cause.
 func (e *StuckError) Error() string { return "take the volumes away: " + e.Err.Error() }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *StuckError) Unwrap() error { return e.Err }
 
 // ExitCode returns the code with which the program ends.
@@ -97,19 +97,19 @@ func ExitCode(err error) int {
 	case errors.As(err, &sig):
 		number, _ := sig.Signal.(syscall.Signal)
 		return ExitSignal + int(number)
-	case errors.Is(err, volume.ErrInvalid): // only the plugin could see it, when it mounted
+	case errors.Is(err, volume.ErrInvalid): // only the plugin could find it, during the mount
 		return ExitBadInput
 	}
 	return ExitFailed
 }
 
-// explainer is an error that has more to say to a person than its one line.
+// explainer is an error with further lines for people.
 type explainer interface {
 	error
 	Explain() string
 }
 
-// Explain returns err as lines for a person: one for each thing that is wrong.
+// Explain returns err as lines for people: one for each failure.
 func Explain(err error) string {
 	var e explainer
 	var notReady *volume.NotReadyError
@@ -128,7 +128,7 @@ func (f failures) Explain() string { return explainEach(f) }
 // Explain has what each of them has to say.
 func (e *InputError) Explain() string { return explainEach(e.errs) }
 
-// Explain says of each volume where it stands and why.
+// Explain lists each volume with its phase and its cause.
 func (e *StuckError) Explain() string {
 	var notReady *volume.NotReadyError
 	if !errors.As(e.Err, &notReady) {
@@ -145,7 +145,7 @@ func explainEach(errs []error) string {
 	return strings.Join(lines, "\n")
 }
 
-// explainNotReady says what, and of each volume where it stands and why.
+// explainNotReady returns the headline, and each volume with its phase and its cause.
 func explainNotReady(what string, err *volume.NotReadyError) string {
 	var b strings.Builder
 	b.WriteString(what)
@@ -158,5 +158,5 @@ func explainNotReady(what string, err *volume.NotReadyError) string {
 	return b.String()
 }
 
-// oneLine makes one line of the text of several errors.
+// oneLine joins the text of several errors into one line.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

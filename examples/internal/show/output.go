@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Output is where the program tells what it does. People read text; with -json, programs read one document per line.
-// Its methods may be called from several goroutines at once.
+// Output prints what the program does: text for people; with -json, one document per line for programs. Its methods may
+// be called from several goroutines at once.
 type Output struct {
 	mu   sync.Mutex
 	text io.Writer
@@ -18,13 +18,13 @@ type Output struct {
 	json *json.Encoder // nil without -json
 }
 
-// Documents says whether programs read the output.
+// Documents reports whether the output is JSON.
 type Documents bool
 
-// AsJSON writes one document per line on standard output; the text gives way to standard error.
+// AsJSON writes one document per line to standard output; the text goes to standard error.
 const AsJSON Documents = true
 
-// NewOutput returns the Output of a run. With -json the text gives way to standard error.
+// NewOutput returns the Output of a run. With -json the text goes to standard error.
 func NewOutput(documents Documents, stdout, stderr io.Writer) *Output {
 	if documents == AsJSON {
 		return &Output{text: stderr, errs: stderr, json: json.NewEncoder(stdout)}
@@ -32,14 +32,14 @@ func NewOutput(documents Documents, stdout, stderr io.Writer) *Output {
 	return &Output{text: stdout, errs: stderr}
 }
 
-// Say writes one line for people. That nobody reads it any more is no reason to stop: the volumes must be taken away.
+// Say writes one line for people. It ignores errors of the write: the program must still unmount its volumes.
 func (o *Output) Say(format string, args ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_, _ = fmt.Fprintf(o.text, format+"\n", args...)
 }
 
-// Report writes one document for programs, if any is listening: the stage, and then names and values in turn.
+// Report writes one document with -json: the stage, then alternating names and values.
 func (o *Output) Report(stage string, fields ...any) {
 	if o.json == nil {
 		return
@@ -57,7 +57,7 @@ func (o *Output) Report(stage string, fields ...any) {
 	_ = o.json.Encode(json.RawMessage(append(document, '}')))
 }
 
-// Fail tells why the run failed and returns the exit code.
+// Fail prints why the run failed and returns the exit code.
 func (o *Output) Fail(err error) int {
 	text := Explain(err)
 	o.Report("failed", "error", text)

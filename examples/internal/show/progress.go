@@ -14,9 +14,9 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// Progress tells what is being done to each volume. It is the agent's Observer and EventRecorder.
+// Progress prints the operations of each volume. It is the agent's Observer and EventRecorder.
 type Progress struct {
-	// Status is that of the manager. It must be set before anything happens.
+	// Status returns the manager's status. It must be set before the first operation.
 	Status func() volumemanager.NodeStatus
 	out    *Output
 
@@ -36,12 +36,12 @@ var (
 	_ volume.EventRecorder       = (*Progress)(nil)
 )
 
-// NewProgress returns a Progress that knows no volume. Its Status must be set before it is told of anything.
+// NewProgress returns a Progress without volumes. Set its Status before the first operation.
 func NewProgress(out *Output) *Progress {
 	return &Progress{out: out, names: make(map[v1.UniqueVolumeName]string), ready: make(map[mounting]time.Time)}
 }
 
-// verbs says of each operation what is done.
+// verbs maps each kind of operation to a verb.
 var verbs = map[operationexecutor.OperationKind]struct{ doing, done string }{
 	operationexecutor.OpAttach:        {"attaching", "attached"},
 	operationexecutor.OpDetach:        {"detaching", "detached"},
@@ -55,11 +55,11 @@ func (p *Progress) OperationStarted(o operationexecutor.OperationInfo) {
 	p.line(o, verbs[o.Kind].doing+" ...")
 }
 
-// OperationStepped implements operationexecutor.Observer. Of all steps, those are told that make a volume usable. A pod
-// may be ready before the operation has finished.
+// OperationStepped implements operationexecutor.Observer. It prints only the steps that make a volume usable. A pod may
+// be ready before the operation has ended.
 func (p *Progress) OperationStepped(o operationexecutor.OperationInfo, s operationexecutor.Step) {
 	switch {
-	case s.Err != nil: // told when the operation has finished
+	case s.Err != nil: // OperationFinished prints it
 	case s.Name == "MountDevice":
 		p.line(o, "staged in "+millis(s.Duration))
 	case s.Name == "SetUp":
@@ -76,12 +76,12 @@ func (p *Progress) OperationFinished(o operationexecutor.OperationInfo, r operat
 	switch {
 	case r.Class != operationexecutor.Done:
 		p.line(o, oneLine(fmt.Sprintf("%s failed (%s): %v", verb.doing, r.Class, r.Err)))
-	case o.Kind != operationexecutor.OpMount: // of that, its step told
+	case o.Kind != operationexecutor.OpMount: // OperationStepped has printed it
 		p.line(o, fmt.Sprintf("%s in %s", verb.done, millis(time.Since(o.Started))))
 	}
 }
 
-// Eventf implements volume.EventRecorder. Only what happens to claims is told: operations tell the rest.
+// Eventf implements volume.EventRecorder. It prints only events of claims: the operations cover the rest.
 func (p *Progress) Eventf(object runtime.Object, _, reason, format string, args ...any) {
 	if claim, ok := object.(*v1.PersistentVolumeClaim); ok {
 		p.out.Say("  %-12s %-12s %s: %s", claim.Name, "claim", reason, fmt.Sprintf(format, args...))
@@ -96,7 +96,7 @@ func (p *Progress) line(o operationexecutor.OperationInfo, what string) {
 	p.out.Say("  %-12s %-12s %s", p.name(o.VolumeName), shortPlugin(plugin), what)
 }
 
-// name returns what people call a volume: its name in a pod's spec, where that is known.
+// name returns a volume's name for people: its name in a pod's spec, if that is known.
 func (p *Progress) name(unique v1.UniqueVolumeName) string {
 	p.mu.Lock()
 	name, ok := p.names[unique]
@@ -115,7 +115,7 @@ func (p *Progress) name(unique v1.UniqueVolumeName) string {
 	return string(unique)
 }
 
-// ReadyAt returns when a volume was set up for a pod; zero when it was not.
+// ReadyAt returns when a volume was set up for a pod; zero if it was not.
 func (p *Progress) ReadyAt(pod volume.UniquePodName, name v1.UniqueVolumeName) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

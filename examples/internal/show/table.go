@@ -18,16 +18,16 @@ type Row struct {
 	Volume string `json:"volume"`
 	// Plugin is the name of its plugin.
 	Plugin string `json:"plugin"`
-	// Phase is where it stands, such as "mounted".
+	// Phase is its phase, such as "mounted".
 	Phase string `json:"phase"`
-	// Path is the absolute path at which the pod's containers get it.
+	// Path is the absolute path from which the pod's containers get it.
 	Path string `json:"path"`
 	// ReadOnly says that every container gets it read-only.
 	ReadOnly bool `json:"readOnly"`
-	// Size and Used are bytes; absent where the plugin cannot measure them.
+	// Size and Used are in bytes; absent if the plugin cannot measure them.
 	Size *int64 `json:"size,omitempty"`
 	Used *int64 `json:"used,omitempty"`
-	// ReadyMillis is how many milliseconds after the pod was added it was ready.
+	// ReadyMillis is the time from the pod's addition until the volume was ready, in milliseconds.
 	ReadyMillis float64 `json:"readyMillis"`
 }
 
@@ -44,7 +44,7 @@ func Table(rows []Row, root string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// label names the volume, and its pod where the table has several.
+// label names the volume, and its pod if the table has several.
 func (r Row) label(rows []Row) string {
 	if !slices.ContainsFunc(rows, func(other Row) bool { return other.Pod != r.Pod }) {
 		return r.Volume
@@ -59,7 +59,7 @@ func (r Row) phase() string {
 	return r.Phase
 }
 
-// shorten writes a path for people: relative to root where it lies under it, and UIDs by their beginning.
+// shorten shortens a path for people: it is relative to root if it is below root, and has only the beginnings of UIDs.
 func shorten(path, root string) string {
 	if rest, ok := strings.CutPrefix(path, root+"/"); ok {
 		path = "./" + rest
@@ -68,7 +68,7 @@ func shorten(path, root string) string {
 	return uid.ReplaceAllString(path, "$1…")
 }
 
-// binarySize writes a number of bytes in binary units with at most one decimal, such as 63.2Mi; "-" when it is unknown.
+// binarySize formats a number of bytes in binary units with at most one decimal, such as 63.2Mi; "-" if it is unknown.
 func binarySize(bytes *int64) string {
 	if bytes == nil {
 		return "-"

@@ -1,5 +1,5 @@
-// Package folder is the second volume plugin to copy: it provisions, stages and reports. Each volume is a folder of one directory, such as
-// a share that all nodes have mounted.
+// Package folder is the second volume plugin to copy: it provisions, stages and reports health. Each volume is a folder
+// in one directory, such as a share that is mounted on all nodes.
 package folder
 
 import (
@@ -27,7 +27,7 @@ const (
 
 // Plugin keeps nothing in memory about volumes.
 type Plugin struct {
-	Base    string          // the absolute directory of the folders; nobody else may write to it
+	Base    string          // the absolute directory of the folders; only the plugin may write to it
 	Mounter mount.Interface // must not be nil
 	host    volume.VolumeHost
 }
@@ -44,12 +44,12 @@ func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 	return spec.PersistentVolume != nil && spec.HasDriver(Name)
 }
 
-// GetAccessModes says what a claim may ask for: a share serves several nodes.
+// GetAccessModes returns the access modes of claims: a share serves several nodes.
 func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany}
 }
 
-// GetVolumeName returns the folder, which tells the volume from others on the node.
+// GetVolumeName returns the folder, which identifies the volume on the node.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	driver, ok := spec.Driver()
 	if !p.CanSupport(spec) || !ok {
@@ -83,7 +83,8 @@ type provisioner struct {
 	size    int64
 }
 
-// Provision may be called again after a crash: the folder is named after the volume, and one that is there is the one.
+// Provision may be called again after a crash. The folder has the name of the volume, so an existing one is the same
+// volume.
 func (r *provisioner) Provision(ctx context.Context, _ *v1.Node, topologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	if len(topologies) > 0 {
 		return nil, fmt.Errorf("%s knows no topologies: remove allowedTopologies from the class: %w", Name, volume.ErrInfeasible)
@@ -122,8 +123,8 @@ type deleter struct {
 	name   string
 }
 
-// Delete removes the folder beneath a descriptor. It follows no link and enters no mount, and refuses while this node has the volume
-// staged; the controller sees to it that no other node has.
+// Delete removes the folder through a descriptor. It follows no link and enters no mount, and refuses while this node
+// has the volume staged. The controller checks that no other node has.
 func (d *deleter) Delete(ctx context.Context) error {
 	staged, err := d.plugin.isMounted(ctx, d.plugin.stagingPath(d.name))
 	if err == nil && staged {
@@ -134,7 +135,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 	}
 	base, err := safepath.Open(ctx, d.plugin.Base, safepath.Options{Mounter: d.plugin.Mounter})
 	if err != nil {
-		return err // A base that is not there tells nothing of the volume.
+		return err // A missing base says nothing about the volume.
 	}
 	defer func() { _ = base.Close() }()
 	err = base.RemoveAll(ctx, d.name)
@@ -144,7 +145,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 	return err
 }
 
-// Stage: the folder is bound once per node. Here a plugin for a server would mount what it serves.
+// Stage: the folder is bound once per node. A plugin for a server would mount the server's share here.
 
 func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error)     { return &stager{p}, nil }
 func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &stager{p}, nil }
@@ -169,7 +170,8 @@ func (s *stager) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 	return s.plugin.stagingPath(name), err
 }
 
-// MountDevice fails where the folder is missing: then the base is not what it should be, and an empty volume would be a lie.
+// MountDevice fails if the folder is missing: then the base is the wrong directory, and the pod must not get an empty
+// volume.
 func (s *stager) MountDevice(ctx context.Context, spec *volume.Spec, _, path string, _ volume.DeviceMounterArgs) error {
 	name, err := s.plugin.GetVolumeName(spec)
 	if err != nil {
@@ -182,7 +184,7 @@ func (s *stager) UnmountDevice(ctx context.Context, path string) error {
 	return mount.UnmountPath(ctx, s.plugin.Mounter, path, mount.UnmountOptions{})
 }
 
-// Set up: each pod gets a bind of what is staged.
+// Set up: each pod gets a bind of the staging mount.
 
 func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	name, err := p.GetVolumeName(spec)
@@ -192,7 +194,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	return p.mounting(name, spec.Name(), pod.UID, spec.ReadOnly)
 }
 
-// NewUnmounter knows the name of the spec and the pod's UID alone.
+// NewUnmounter gets only the name of the spec and the pod's UID.
 func (p *Plugin) NewUnmounter(specName string, podUID types.UID) (volume.Unmounter, error) {
 	return p.mounting("", specName, podUID, false)
 }
@@ -216,7 +218,7 @@ func (m *mounting) SetUp(ctx context.Context, args volume.MounterArgs) error {
 	return m.SetUpAt(ctx, m.GetPath(), args)
 }
 
-// SetUpAt refuses to bind what is not staged: the directory below is no volume.
+// SetUpAt refuses to bind a path that is not staged: the directory below the mount is no volume.
 func (m *mounting) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
 	staging := m.plugin.stagingPath(m.name)
 	if staged, err := m.plugin.isMounted(ctx, staging); err != nil || !staged {
@@ -235,9 +237,9 @@ func (m *mounting) TearDownAt(ctx context.Context, dir string) error {
 	return mount.UnmountPath(ctx, m.plugin.Mounter, dir, mount.UnmountOptions{})
 }
 
-// Report: how full the volume is, and what is wrong with it.
+// Report: the usage and the health of the volume.
 
-// view is a path of a volume. All volumes share one filesystem, so that what is used is counted by a walk.
+// view is a path of a volume. All volumes share one filesystem, so the usage is measured by a walk.
 type view struct {
 	*volume.MetricsDu
 	path string
@@ -247,7 +249,7 @@ func viewOf(path string) view { return view{volume.NewMetricsDu(path), path} }
 
 func (v view) GetPath() string { return v.path }
 
-// GetHealth says that the folder is gone on the share, though it is mounted here.
+// GetHealth reports if the folder was deleted on the share while it is mounted here.
 func (m *mounting) GetHealth(ctx context.Context) ([]volume.HealthCondition, error) {
 	if m.name == "" {
 		return nil, nil // An unmounter does not know the folder.
@@ -269,7 +271,7 @@ func (m *mounting) GetHealth(ctx context.Context) ([]volume.HealthCondition, err
 	}}, nil
 }
 
-// bind does what is left to do: a call may come twice.
+// bind does only the missing steps, because a call may be repeated.
 func (p *Plugin) bind(ctx context.Context, request mount.Request) error {
 	if mounted, err := p.isMounted(ctx, request.Target); mounted || err != nil {
 		return err

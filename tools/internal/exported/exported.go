@@ -1,8 +1,8 @@
-// Package exported lists what modules export, one line for each thing that a user's program can depend on, and compares two
-// such lists. A line that is gone may break a program; a new line breaks none.
+// Package exported lists the exported API of modules, one line for each thing that a user's program can depend on, and
+// compares two such lists. A removed line may break a program; a new line breaks none.
 //
-// An interface that a user may implement has one more line, which names all its methods: a new method changes it. Names of
-// parameters are no part of a line. What is below internal/, package main and tests export nothing.
+// An interface that a user may implement has one more line with all its methods, so a new method changes it. Lines do
+// not contain names of parameters. Packages below internal/, package main and tests export nothing.
 package exported
 
 import (
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// List returns the sorted lines of the module in dir, an absolute path, as it is compiled for Linux on amd64. A line begins
+// List returns the sorted lines of the module in dir, an absolute path, as compiled for Linux on amd64. A line begins
 // with the path of its package below root, which is the path of a module.
 func List(dir, root string) ([]string, error) {
 	loaded, err := packages.Load(&packages.Config{
@@ -55,7 +55,7 @@ func Missing(before, now []string) []string {
 	return missing
 }
 
-// Read returns the lines of a file but for blank ones and those that begin with #.
+// Read returns the lines of a file, without blank ones and those that begin with #.
 func Read(name string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Clean(name))
 	if err != nil {
@@ -71,7 +71,7 @@ func Read(name string) ([]string, error) {
 	return lines, nil
 }
 
-// lister makes the lines of one package.
+// lister collects the lines of one package.
 type lister struct {
 	pkg   *types.Package
 	root  string
@@ -100,7 +100,7 @@ func (l *lister) object(obj types.Object) {
 	}
 }
 
-// value is written in full: the strings that objects and events bear are part of what users depend on.
+// value is written in full: users depend on the strings in objects and events.
 func value(v constant.Value) string { return v.ExactString() }
 
 func (l *lister) typeName(obj *types.TypeName) {
@@ -139,7 +139,7 @@ func (l *lister) parameters(params *types.TypeParamList) string {
 
 func (l *lister) interfaceType(name string, t *types.Interface) {
 	var methods []string
-	sealed := false // nobody else can implement it
+	sealed := false // no other package can implement it
 	for method := range t.Methods() {
 		if !method.Exported() {
 			sealed = true
@@ -167,7 +167,7 @@ func (l *lister) structType(name string, t *types.Struct) {
 	}
 }
 
-// methods lists those of embedded types too: a program calls them alike.
+// methods includes those of embedded types, because a program can call them.
 func (l *lister) methods(name string, t types.Type) {
 	values := types.NewMethodSet(t)
 	for selection := range types.NewMethodSet(types.NewPointer(t)).Methods() {
@@ -216,7 +216,7 @@ func (l *lister) tuple(vars *types.Tuple) []string {
 	return all
 }
 
-// typeOf names other packages by their whole path, and none of this package.
+// typeOf writes types of other packages with the full path, and those of this package without one.
 func (l *lister) typeOf(t types.Type) string {
 	if s, ok := t.(*types.Signature); ok {
 		return "func" + l.signature(s)

@@ -1,8 +1,8 @@
-// Package modules knows the modules of this repository: which are released, in which order they depend on each other, and what
-// they export.
+// Package modules lists the modules of this repository: which are released, their order by dependency, and their
+// exported API.
 //
-// All modules that are released have one version. A module that is not has a comment "not released" at the module line of its
-// go.mod, with the reason.
+// All released modules have the same version. The go.mod of any other module has a comment "not released" at its module
+// line, with the reason.
 package modules
 
 import (
@@ -23,12 +23,12 @@ import (
 
 // Module is a module of the repository.
 type Module struct {
-	Path string // as users import it
-	Dir  string // below the repository's, with slashes; "" is the root module
+	Path string // the import path
+	Dir  string // the path in the repository, with slashes; "" is the root module
 	File *modfile.File
 }
 
-// Tag returns the name of the tag that is this module at a version.
+// Tag returns the name of this module's tag for a version.
 func (m Module) Tag(version string) string {
 	if m.Dir == "" {
 		return version
@@ -36,7 +36,7 @@ func (m Module) Tag(version string) string {
 	return m.Dir + "/" + version
 }
 
-// Released returns the modules below root that are released. Each comes after those that it requires.
+// Released returns the released modules below root. Each comes after those that it requires.
 func Released(root string) ([]Module, error) {
 	var all []Module
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -84,7 +84,7 @@ func read(root, name string) (m Module, released bool, err error) {
 	return Module{Path: file.Module.Mod.Path, Dir: dir, File: file}, true, nil
 }
 
-// inOrder fails when modules require each other in a circle: none of them could be released first.
+// inOrder fails if modules require each other in a circle: none of them could be released first.
 func inOrder(all []Module) ([]Module, error) {
 	slices.SortFunc(all, func(a, b Module) int { return cmp.Compare(a.Path, b.Path) })
 	var ordered []Module
@@ -105,7 +105,7 @@ func requiredOf(m Module, among []Module) []Module {
 	})
 }
 
-// Exported returns what the released modules below root export, see package exported.
+// Exported returns the exported API of the released modules below root, see package exported.
 func Exported(root string) ([]string, error) {
 	all, err := Released(root)
 	if err != nil {
@@ -130,7 +130,7 @@ func Exported(root string) ([]string, error) {
 	return slices.Compact(lines), nil
 }
 
-// LastList returns the file in api/ of root that the newest release has left, or "" if there is none.
+// LastList returns the file of the newest release in api/ of root, or "" if there is none.
 func LastList(root string) (string, error) {
 	names, err := filepath.Glob(filepath.Join(root, "api", "v*.txt"))
 	if err != nil || len(names) == 0 {
@@ -141,8 +141,8 @@ func LastList(root string) (string, error) {
 
 func versionOf(list string) string { return strings.TrimSuffix(filepath.Base(list), ".txt") }
 
-// MissingSince returns the lines of a list that the modules below root no longer export, but for those that api/except.txt
-// names.
+// MissingSince returns the lines of a list that the modules below root no longer export, without those in
+// api/except.txt.
 func MissingSince(root, list string) ([]string, error) {
 	before, err := exported.Read(list)
 	if err != nil {
