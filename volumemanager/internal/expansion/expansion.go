@@ -95,7 +95,7 @@ func (t *Tracker) Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grow
 	}
 }
 
-// IsGrowing implements reconciler.Expansions: it reports whether a volume is smaller on this node than it should be.
+// IsGrowing implements reconciler.Expansions. It reports whether a volume is smaller on this node than it should be.
 func (t *Tracker) IsGrowing(name v1.UniqueVolumeName) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

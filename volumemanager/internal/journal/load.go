@@ -15,8 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// Load reads all records. judge, which may be nil, returns each as it is to be used, or why it must not be used. What cannot be
-// used is taken out of use. The order is that of the volumes' names.
+// Load reads all records, sorted by the names of their volumes. judge, which may be nil, returns each record in the
+// form to use, or an error why it must not be used. Load moves unusable records to quarantine.
 func (j *Journal) Load(judge func(Found) (Found, error)) ([]Found, []record.Damaged, error) {
 	loaded, damaged, err := j.readAll(judge)
 	if err != nil {
@@ -69,7 +69,8 @@ func (j *Journal) Load(judge func(Found) (Found, error)) ([]Found, []record.Dama
 	return found, damaged, nil
 }
 
-// loadedVolume is a volume, of one record or of several. stale says that these have to be written in another way.
+// loadedVolume is a volume from one record or several. stale says that the records must be written again in the present
+// form.
 type loadedVolume struct {
 	Found
 
@@ -89,7 +90,7 @@ func (j *Journal) expect(n int) {
 	}
 }
 
-// loadedRecord is a record as it was read, or what is wrong with it.
+// loadedRecord is a record that was read, or the error of its read.
 type loadedRecord struct {
 	Found
 
@@ -98,7 +99,7 @@ type loadedRecord struct {
 	err error
 }
 
-// readAll reads the records of both directories, in the order of their keys, and what is damaged.
+// readAll reads the records of both directories, sorted by their keys, and returns the damaged ones apart.
 func (j *Journal) readAll(judge func(Found) (Found, error)) (loaded []loadedRecord, damaged []record.Damaged, err error) {
 	for _, dir := range slices.Compact([]Dir{j.runtime, j.state}) {
 		records, bad, err := dir.Load()
@@ -111,7 +112,7 @@ func (j *Journal) readAll(judge func(Found) (Found, error)) (loaded []loadedReco
 	return loaded, damaged, nil
 }
 
-// decodeRecords decodes records on every processor, in their order.
+// decodeRecords decodes records on all processors, and keeps their order.
 func (j *Journal) decodeRecords(dir Dir, records []record.Record, judge func(Found) (Found, error)) []loadedRecord {
 	host, decoded := j.options.Plugins.Host(), make([]loadedRecord, len(records))
 	share := len(records)/runtime.GOMAXPROCS(0) + 1
@@ -131,8 +132,8 @@ func (j *Journal) decodeRecords(dir Dir, records []record.Record, judge func(Fou
 	return decoded
 }
 
-// isMisplaced reports whether r holds what belongs into the other directory, because an earlier manager had none. The
-// next change then writes both.
+// isMisplaced reports whether r holds parts that belong into the other directory: an earlier manager had no such
+// directory. The next change then writes both records.
 func (j *Journal) isMisplaced(r Record, dir Dir) bool {
 	if j.runtime == j.state {
 		return false
@@ -140,9 +141,9 @@ func (j *Journal) isMisplaced(r Record, dir Dir) bool {
 	return dir == j.runtime && r.Attachment != nil || dir == j.state && (r.Staging != nil || len(r.Pods) > 0)
 }
 
-// afterBoot returns what a record of another boot means now. No mount has survived, and device names mean nothing any more.
-// The directories of mounts have survived. Set-ups and stagings therefore stay on record as uncertain: a teardown of a mount
-// that is gone succeeds, and removes its directory.
+// afterBoot returns the meaning of another boot's record. No mount has survived the boot, and device names are no
+// longer valid. The directories of mounts have survived. So set-ups and stagings stay on record as uncertain: the
+// teardown of a missing mount succeeds, and removes its directory.
 func (r Record) afterBoot(bootID string) Record {
 	if r.BootID == bootID {
 		return r
@@ -162,7 +163,7 @@ func (r Record) afterBoot(bootID string) Record {
 	return r
 }
 
-// merge joins the record of a volume's mounts and that of its attachment. Where both tell of the same, a counts.
+// merge joins the record of a volume's mounts and that of its attachment. If both have a part, that of a is used.
 func merge(a, b Record) Record {
 	if a.Volume == "" {
 		return b
@@ -182,10 +183,10 @@ func merge(a, b Record) Record {
 	return a
 }
 
-// refuseShared refuses every record that names a path which the record of another volume names, too: at least one of them is
-// wrong, and it is not known which.
+// refuseShared refuses every record with a path that the record of another volume also has: at least one of them is
+// wrong, and it is unknown which.
 func refuseShared(loaded []loadedRecord) {
-	holders := make(map[string]int, len(loaded)) // the first record that names a path
+	holders := make(map[string]int, len(loaded)) // the first record with each path
 	for i, l := range loaded {
 		if l.err != nil {
 			continue
@@ -206,14 +207,14 @@ func refuseShared(loaded []loadedRecord) {
 	}
 }
 
-// errSharedPath matches the error of a record that names a path of another one.
+// errSharedPath matches the error of a record with a path of another record.
 var errSharedPath = fmt.Errorf("two volumes cannot be at one path: %w", volume.ErrInvalid)
 
 func sharedPath(name v1.UniqueVolumeName, path string, other v1.UniqueVolumeName) error {
 	return fmt.Errorf("the record of volume %q names path %q, which the record of volume %q names too; both are set aside: %w", name, path, other, errSharedPath)
 }
 
-// ownPaths returns the paths of a record at which nothing else can be.
+// ownPaths returns the paths of a record that no other volume can have.
 func (v Found) ownPaths() []string {
 	var paths []string
 	if v.Record.Staging != nil {
@@ -227,15 +228,15 @@ func (v Found) ownPaths() []string {
 	return paths
 }
 
-// movedRecord is a record that is kept under a key which is not its volume's name any more.
+// movedRecord is a record whose key is no longer its volume's name.
 type movedRecord struct {
 	dir Dir
 	key string
 	to  v1.UniqueVolumeName
 }
 
-// move writes the records of volumes under their names, and then removes those under other keys. What cannot be written stays,
-// and is moved at the next start.
+// move writes the records of volumes under their names, and then removes those under other keys. If a record cannot be
+// written, it stays, and the next start moves it.
 func (j *Journal) move(records []movedRecord) {
 	for _, r := range records {
 		err := j.rewrite(podvolume.Key{Volume: r.to})

@@ -8,15 +8,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pathLocks keeps apart what removes an orphan, and an operation that is about to use its path. The zero value is ready.
+// pathLocks excludes the removal of an orphan and an operation that is about to use its path. The zero value is ready.
 type pathLocks struct {
 	mu sync.Mutex
-	// removing holds the paths of orphans that are being removed, intending those whose intent is being recorded.
+	// removing holds the paths of orphans that are being removed, intending the paths whose intent is being recorded.
 	removing, intending map[string]struct{}
 }
 
-// intend locks the path of an intent until end, for the time that it takes to record it: after that the record protects it. An
-// orphan that is being removed there is an error.
+// intend locks the path of an intent until end is called. The lock is needed only until the intent is recorded: after
+// that the record protects the path. It is an error if an orphan at the path is being removed.
 func (c *pathLocks) intend(intent operationexecutor.Intent) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,8 +37,8 @@ func (c *pathLocks) end(intent operationexecutor.Intent) {
 	delete(c.intending, pathOfIntent(intent))
 }
 
-// Claim locks a path for the removal of an orphan when isFree says, while no intent is being recorded there, that it is on no record.
-// It returns false when the path is not free; release must be called otherwise.
+// Claim locks a path for the removal of an orphan, if no intent is being recorded for it, and isFree returns true: the
+// path has no record. Claim returns false if the path is not free. Otherwise the caller must call release.
 func (j *Journal) Claim(path string, isFree func() bool) (release func(), ok bool) {
 	c := &j.removals
 	c.mu.Lock()
@@ -57,7 +57,7 @@ func (j *Journal) Claim(path string, isFree func() bool) (release func(), ok boo
 	}, true
 }
 
-// IsRemoving reports whether the content of a path is being removed. A part of it may then be left.
+// IsRemoving reports whether the content of a path is being removed. Part of it may still be there.
 func (j *Journal) IsRemoving(path string) bool {
 	j.removals.mu.Lock()
 	defer j.removals.mu.Unlock()
@@ -65,7 +65,7 @@ func (j *Journal) IsRemoving(path string) bool {
 	return is
 }
 
-// pathOfIntent returns the path at which an intent will have something mounted; empty for an attachment.
+// pathOfIntent returns the mount path of an intent; empty for an attachment.
 func pathOfIntent(intent operationexecutor.Intent) string {
 	switch partOf(intent) {
 	case partSetUp:

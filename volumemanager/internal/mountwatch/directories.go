@@ -17,11 +17,11 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// This file keeps plain directories of volumes, such as those of an emptyDir on disk, from being taken for others that a mount
-// over them, or above them, shows at the same path.
+// This file protects plain directories of volumes, such as those of an emptyDir on disk. A mount over or above a
+// directory can show another directory at the same path.
 
-// directory is a directory in which an operation of this manager has set a volume up. It does not change; a new one takes
-// its place.
+// directory is a directory in which an operation of this manager has set a volume up. It does not change; it is
+// replaced by a new one.
 type directory struct {
 	podvolume.Key
 
@@ -29,7 +29,7 @@ type directory struct {
 	seen owned.Seen
 }
 
-// enterDirectory takes a directory as ours in place of what was known at its path.
+// enterDirectory enters a directory as the manager's own, in place of what was known at its path.
 func (t *mounts) enterDirectory(own *directory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,8 +59,8 @@ func (t *mounts) isHidden(path string) bool {
 	return is
 }
 
-// learnDirectory takes the directory at path, where nothing is mounted, as ours, if it lies in that of a pod: a volume may also be
-// a directory of the node, which is its operator's.
+// learnDirectory enters the directory at path, where nothing is mounted, as the manager's own, if it is in a pod's
+// directory. A volume may also be a directory of the node: that belongs to the operator.
 func (w *Watch) learnDirectory(ctx context.Context, h podvolume.Key, path string) {
 	old := w.mounts.directory(path)
 	w.mounts.drop(path)
@@ -80,8 +80,8 @@ func (w *Watch) learnDirectory(ctx context.Context, h podvolume.Key, path string
 	w.tellOfMount(h, nil)
 }
 
-// check returns an error that matches mount.ErrForeign when the directory cannot be seen at its path because of a mount, or
-// another one is there, and an error that matches fs.ErrNotExist when it is gone.
+// check returns an error that matches mount.ErrForeign if a mount hides the directory, or if another directory is at
+// its path. If the directory is gone, the error matches fs.ErrNotExist.
 func (d *directory) check(ctx context.Context, kernel mountLooker) error {
 	found, err := kernel.Lookup(ctx, d.path)
 	switch {
@@ -98,19 +98,19 @@ func (d *directory) check(ctx context.Context, kernel mountLooker) error {
 	return err
 }
 
-// checkOurDirectory refuses when what is at path is not the directory that was set up there. One that is gone is no reason: the
-// plugin makes it anew, or has nothing to take away.
+// checkOurDirectory returns an error if the directory at path is not the one that was set up there. A missing directory
+// is no error: the plugin makes it again, or has nothing to remove.
 func (g guard) checkOurDirectory(ctx context.Context, own *directory) error {
 	err := own.check(ctx, g.kernel)
 	if !errors.Is(err, mount.ErrForeign) {
-		return nil // The plugin looks for itself.
+		return nil // The plugin checks the path itself.
 	}
 	g.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 	return err
 }
 
-// examineDirectories looks at the directories that a mount of the table covers, or that could not be seen the last time. Each
-// path of the table is a key of at.
+// examineDirectories checks the directories that a mount of the table covers, and those that could not be seen the last
+// time. Each path of the table is a key of at.
 func (w *Watch) examineDirectories(ctx context.Context, kernel mountLooker, at map[string]int) {
 	pods := w.options.Host.GetPodsDir()
 	for _, own := range w.mounts.allDirectories() {
@@ -130,14 +130,14 @@ func isCovered(path, pods string, at map[string]int) bool {
 	return false
 }
 
-// examineDirectory looks at a directory of ours.
+// examineDirectory checks a directory of the manager.
 func (w *Watch) examineDirectory(ctx context.Context, kernel mountLooker, own *directory) {
 	if w.mounts.isBusy(own.path) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	// What hides it may go while it is looked at.
+	// The mount that hides it may be removed during the check.
 	w.mounts.hide(own.path)
 	err := own.check(ctx, kernel)
 	if w.mounts.directory(own.path) != own || w.mounts.isBusy(own.path) {

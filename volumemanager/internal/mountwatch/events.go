@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	// everyMount is the suspect that stands for all mounts. No path is empty.
+	// everyMount is the suspect for all mounts. No path is empty.
 	everyMount = ""
-	// tablePause is the least time between two reads of the mount table, if the kernel does not tell which mounts have
-	// changed. A mount that was lost is not checked again for the same time: if another program unmounts it again and again,
-	// that costs little.
+	// tablePause is the shortest time between two reads of the mount table, if the kernel does not report which mounts
+	// have changed. A lost mount is not checked again for the same time, so a program that unmounts it again and again
+	// causes little work.
 	tablePause = time.Second
-	// lookTimeout bounds a look at one mount, which asks no filesystem but those above it.
+	// lookTimeout bounds the check of one mount, which accesses only the filesystems above the mount.
 	lookTimeout = 10 * time.Second
 )
 
-// lookAfterMounts starts what finds out what others do to our mounts, where the mounter can tell.
+// lookAfterMounts starts the watch for changes that other programs make to the manager's mounts, if the mounter
+// supports one.
 func (w *Watch) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
 	kernel := w.kernel
 	if kernel == nil {
@@ -40,10 +41,10 @@ func (w *Watch) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// watchMounts receives the changes of the mount table until ctx ends, and finds out which of them are about our mounts.
-// While nothing is mounted on the node, it sleeps in the kernel.
+// watchMounts receives the changes of the mount table until ctx ends, and finds those that concern the manager's
+// mounts. While no mount changes on the node, it sleeps in the kernel.
 func (w *Watch) watchMounts(ctx context.Context, kernel mountWatcher) {
-	var read time.Time // when the whole table was last to be read
+	var read time.Time // when all mounts were last marked
 	err := kernel.Watch(ctx, func(c mount.TableChange) {
 		if c.Whole {
 			retry.Pause(ctx, time.Until(read.Add(tablePause)))
@@ -56,7 +57,7 @@ func (w *Watch) watchMounts(ctx context.Context, kernel mountWatcher) {
 	}
 }
 
-// mountsChanged marks the mounts of ours that a change is, or may be, about.
+// mountsChanged marks the manager's mounts that a change concerns, or may concern.
 func (w *Watch) mountsChanged(c mount.TableChange) {
 	for _, id := range c.Detached {
 		w.mounts.suspectID(id, w.suspects.Add)
@@ -71,13 +72,13 @@ func (w *Watch) mountsChanged(c mount.TableChange) {
 	for _, mp := range c.Attached {
 		w.mountAttached(mp)
 	}
-	// Options that change together with mounts cannot be told from these: the resync looks for them.
+	// Changed options cannot be distinguished from these: the resync checks them.
 	if c.Whole || c.Options && len(c.Attached)+len(c.Detached) == 0 {
 		w.suspects.Add(everyMount)
 	}
 }
 
-// mountAttached marks what a new mount lies on or hides.
+// mountAttached marks the mount below a new mount, and those that the new mount hides.
 func (w *Watch) mountAttached(mp mount.MountPoint) {
 	own := w.mounts.get(mp.Path)
 	if own != nil && own.UniqueID != mp.UniqueID || own == nil && w.options.Orphans.MayBe(mp.Path) || w.mounts.directory(mp.Path) != nil {
@@ -88,8 +89,8 @@ func (w *Watch) mountAttached(mp mount.MountPoint) {
 	}
 }
 
-// bearsMounts reports whether a path lies above the mounts of several volumes: the root directory, what is above it, and the
-// directory of a pod.
+// bearsMounts reports whether the mounts of several volumes are below a path: it is the root directory, above that, or
+// the directory of a pod.
 func (w *Watch) bearsMounts(path string) bool {
 	pods, plugins := w.options.Host.GetPodsDir(), w.options.Host.GetPluginDir("")
 	if path == "/" || paths.IsAtOrBeneath(pods, path) || paths.IsAtOrBeneath(plugins, path) {
@@ -99,8 +100,8 @@ func (w *Watch) bearsMounts(path string) bool {
 	return ok && strings.Count(below, "/") < 3 // {pod}/volumes/{plugin}/{volume}
 }
 
-// suspectID tells of the mount of ours with the unique id, unless that is being taken away: then it is to go, and how that has ended
-// says what is there.
+// suspectID marks the manager's mount with the unique id, unless an operation is unmounting it: then the operation's
+// end shows its state.
 func (t *mounts) suspectID(id uint64, suspect func(path string)) {
 	if own := t.byUniqueID(id); own != nil && !t.isGoing(own) && !t.isBusy(own.path) {
 		suspect(own.path)
@@ -119,7 +120,7 @@ func (w *Watch) Resync() {
 	}
 }
 
-// Measured looks at the mount of a volume that was measured, and at its filesystem, for what the kernel says of them.
+// Measured checks the mount of a measured volume, and its filesystem, with the facts that the kernel has in memory.
 func (w *Watch) Measured(path string) {
 	if own := w.mounts.get(path); own != nil {
 		w.suspects.Add(path)
@@ -127,7 +128,7 @@ func (w *Watch) Measured(path string) {
 	}
 }
 
-// examineMounts looks at suspects until ctx ends.
+// examineMounts checks suspects until ctx ends.
 func (w *Watch) examineMounts(ctx context.Context) {
 	for {
 		path, ok := w.suspects.Get(ctx)
@@ -142,7 +143,7 @@ func (w *Watch) examineMounts(ctx context.Context) {
 	}
 }
 
-// ExamineAll compares all of our mounts, and the mounts on no record, with the mount table.
+// ExamineAll compares all of the manager's mounts, and the mounts without a record, with the mount table.
 func (w *Watch) ExamineAll(ctx context.Context) {
 	kernel := w.kernel
 	all := w.mounts.all()
@@ -174,7 +175,7 @@ func (w *Watch) ExamineAll(ctx context.Context) {
 	w.options.Orphans.ExamineUnknown(ctx, at)
 }
 
-// Examine looks at the mount at a path.
+// Examine checks the mount at a path.
 func (w *Watch) Examine(ctx context.Context, path string) {
 	kernel := w.kernel
 	if dir := w.mounts.directory(path); dir != nil {
@@ -195,7 +196,7 @@ func (w *Watch) Examine(ctx context.Context, path string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	// What hides it may go while it is looked at.
+	// The mount that hides it may be removed during the check.
 	w.mounts.hide(path)
 	found, err := kernel.Lookup(ctx, path)
 	if err == nil && !own.Expect().Is(found) {
@@ -220,14 +221,14 @@ func (w *Watch) Examine(ctx context.Context, path string) {
 	}
 }
 
-// assessNow assesses a mount unless an operation has begun to change it since it was looked at.
+// assessNow assesses a mount, unless an operation has begun to change it since the check.
 func (w *Watch) assessNow(own *Mount, found mount.MountPoint) {
 	if w.mounts.get(own.path) == own && !w.mounts.isBusy(own.path) {
 		w.assess(own, found)
 	}
 }
 
-// assess says what is wrong with a mount that is ours.
+// assess returns the conditions of a mount of the manager.
 func (w *Watch) assess(own *Mount, found mount.MountPoint) {
 	var now []health.Condition
 	if flags := strings.Join(found.Options, ","); flags != own.flags.Value() {
@@ -245,8 +246,8 @@ func (w *Watch) assess(own *Mount, found mount.MountPoint) {
 	w.tellOfMount(own.Key, now)
 }
 
-// tellOfMount says all that is wrong with a mount, or a directory, that is seen to be ours. When it could not be seen before,
-// what was refused is tried again.
+// tellOfMount reports all conditions of a visible mount or directory of the manager. If it could not be seen before,
+// the refused operations are retried.
 func (w *Watch) tellOfMount(h podvolume.Key, now []health.Condition) {
 	was := w.options.Health.Of(h)
 	w.options.Health.Report(h, health.Mount, now)
@@ -255,7 +256,7 @@ func (w *Watch) tellOfMount(h podvolume.Key, now []health.Condition) {
 	}
 }
 
-// What the options of a filesystem say of its health.
+// The faults that a filesystem's options show.
 var (
 	errShutDown  = errors.New("its filesystem was shut down, after an error or by hand: every use of it fails")
 	errEmergency = errors.New("its filesystem has found an error and is read-only since: data that was written may be lost")
@@ -270,7 +271,7 @@ func HasFailed(found mount.MountPoint) bool {
 // IsReadOnly reports whether the filesystem of a mount is read-only.
 func IsReadOnly(found mount.MountPoint) bool { return slices.Contains(found.SuperOptions, "ro") }
 
-// lost marks a mount of ours that is gone as uncertain. It is then set up again if a pod wants it.
+// lost marks a missing mount of the manager as uncertain. It is then set up again if a pod needs it.
 func (w *Watch) lost(own *Mount) {
 	if w.mounts.get(own.path) != own || w.mounts.isBusy(own.path) {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// guard is the executor's journal that knows which mounts are ours. It records each mount when it is made, refuses
-// operations on foreign mounts, and writes dirty data before the last mount of a filesystem goes.
+// guard is the executor's journal with checks of mounts. It records each mount when it is made, refuses operations on
+// foreign mounts, and writes dirty data before the last mount of a filesystem is removed.
 type guard struct {
 	*Watch
 	// inner is the journal on disk; nil if there is none.
@@ -57,7 +57,7 @@ func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) erro
 		g.ended(path)
 	}
 	if errors.Is(err, mount.ErrForeign) {
-		g.suspects.Add(path) // and then whenever a mount goes
+		g.suspects.Add(path) // and then at each unmount
 	}
 	return err
 }
@@ -69,9 +69,9 @@ func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) erro
 	return g.inner.Intend(ctx, intent)
 }
 
-// CallContext implements [operationexecutor.CallWatcher]. A mount that the call reports is ours, whatever is uppermost when
-// the call returns. This also holds for a call that returns after it was abandoned. When the call reports that it has
-// removed the directory, nothing is mounted there.
+// CallContext implements [operationexecutor.CallWatcher]. A mount that the call reports belongs to the manager,
+// whatever is the uppermost mount when the call returns. This also holds for a call that returns after it was
+// abandoned. If the call reports that it has removed the directory, nothing is mounted there.
 func (g guard) CallContext(ctx context.Context, intent operationexecutor.Intent) context.Context {
 	path := PathOf(intent)
 	if isTeardown(intent) {
@@ -95,25 +95,25 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 		return g.conclude(ctx, intent, end)
 	}
 	if end == operationexecutor.IntentDone && intent.Kind == operationexecutor.OpMap {
-		g.learn(ctx, g.kernel, holderOf(intent), path) // It goes on record, too.
+		g.learn(ctx, g.kernel, holderOf(intent), path) // It is recorded, too.
 	}
 	err := g.conclude(ctx, intent, end)
 	switch end {
 	case operationexecutor.IntentDone:
 		g.tellBelow(path, intent)
 		if isTeardown(intent) {
-			g.suspects.Add(path) // it is believed to be there, and may have gone
+			g.suspects.Add(path) // the state has it, but it may be gone
 		}
 	case operationexecutor.IntentForgotten:
 		g.tellKept(path, intent)
 		if !isTeardown(intent) {
-			g.suspectVolume(intent.VolumeName) // what another pod has of it may be why it failed
+			g.suspectVolume(intent.VolumeName) // another pod's mount of the volume may be the reason of the failure
 		}
 		g.mounts.drop(path)
 		g.mounts.takeBack(holderOf(intent))
 		g.options.Health.Forget(holderOf(intent))
 	case operationexecutor.IntentUncertain:
-		g.suspects.Add(path) // it failed, perhaps since something is wrong with the filesystem
+		g.suspects.Add(path) // it failed, perhaps because of a fault of the filesystem
 	}
 	g.ended(path)
 	return err
@@ -126,7 +126,7 @@ func (g guard) conclude(ctx context.Context, intent operationexecutor.Intent, en
 	return g.inner.Conclude(ctx, intent, end)
 }
 
-// suspectVolume has all mounts of a volume looked at.
+// suspectVolume marks all mounts of a volume to be checked.
 func (w *Watch) suspectVolume(name v1.UniqueVolumeName) {
 	for _, own := range w.mounts.all() {
 		if own.Volume == name {
@@ -135,7 +135,7 @@ func (w *Watch) suspectVolume(name v1.UniqueVolumeName) {
 	}
 }
 
-// ended looks at what there was news of while an operation was under way, and at the filesystem that it may have mounted.
+// ended checks the changes that came during an operation, and the filesystem that the operation may have mounted.
 func (g guard) ended(path string) {
 	if g.mounts.end(path) {
 		g.suspects.Add(path)
@@ -155,7 +155,7 @@ func (w *Watch) Made(h podvolume.Key, path string) {
 	w.learn(ctx, w.kernel, h, path)
 }
 
-// looks tells the executor what is mounted. What it sees of the mount of an operation is learned without another look.
+// looks reports mounts to the executor. If it sees the mount of a running operation, guard needs no second lookup.
 type looks struct {
 	*mounts
 	kernel mountLooker
@@ -182,7 +182,7 @@ func (l looks) IsMountPoint(ctx context.Context, path string) (bool, error) {
 	return true, nil
 }
 
-// MountPoints returns inner for the executor, with what is seen for it learned.
+// MountPoints returns inner for the executor, and keeps the mounts that it sees for guard.
 func (w *Watch) MountPoints(inner operationexecutor.MountPoints) operationexecutor.MountPoints {
 	if w.kernel == nil {
 		return inner
@@ -190,11 +190,11 @@ func (w *Watch) MountPoints(inner operationexecutor.MountPoints) operationexecut
 	return looks{mounts: &w.mounts, kernel: w.kernel}
 }
 
-// learn takes what is mounted at path now as ours.
+// learn enters the present mount at path as the manager's own.
 func (w *Watch) learn(ctx context.Context, kernel mountLooker, h podvolume.Key, path string) {
 	found, err := w.mounts.seenOr(path, func() (mount.MountPoint, error) { return kernel.Lookup(ctx, path) })
 	if own := w.mounts.get(path); own != nil && own.reported && (err != nil || !own.Expect().Is(found)) {
-		w.suspects.Add(path) // The plugin reports what it mounts, and this is something else.
+		w.suspects.Add(path) // The plugin reports its mounts, and this is another one.
 		return
 	}
 	if errors.Is(err, mount.ErrNotMounted) && h.Pod != "" {
@@ -208,18 +208,18 @@ func (w *Watch) learn(ctx context.Context, kernel mountLooker, h podvolume.Key, 
 	old, own := w.mounts.get(path), NewMount(h, path, found)
 	switch {
 	case old != nil && old.UniqueID == own.UniqueID && own.UniqueID != 0 && !old.underway:
-		own = old // only refreshed: its flags should still be those that it had
+		own = old // only refreshed: its flags must not change
 	case old != nil:
 		own.lost, own.reported = old.lost, old.reported
 	}
 	w.mounts.enter(own)
 	w.assess(own, found)
 	if HasFailed(found) {
-		w.suspects.Add(everyMount) // No event tells of it: its other mounts are not known to have failed.
+		w.suspects.Add(everyMount) // No event reports it: its other mounts are not known to have failed.
 	}
 }
 
-// checkOurs refuses when what is uppermost at path is not the mount that we made there.
+// checkOurs returns an error if the uppermost mount at path is not the one that the manager made there.
 func (g guard) checkOurs(ctx context.Context, path string, intent operationexecutor.Intent) error {
 	if dir := g.mounts.directory(path); dir != nil {
 		return g.checkOurDirectory(ctx, dir)
@@ -231,14 +231,14 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 	found, err := g.kernel.Lookup(ctx, path)
 	switch {
 	case own == nil:
-		if err == nil && isTeardown(intent) { // It is on record, and a teardown would take it off in any case.
+		if err == nil && isTeardown(intent) { // It is recorded, and a teardown would unmount it in any case.
 			g.mounts.enter(NewMount(holderOf(intent), path, found))
 		}
 		return nil
 	case errors.Is(err, mount.ErrNotMounted):
 		err = hidden(ctx, g.kernel, own)
 	case err != nil:
-		return nil //nolint:nilerr // Nobody can say; the plugin looks for itself.
+		return nil //nolint:nilerr // The state is unknown; the plugin checks the path itself.
 	case own.Expect().Is(found):
 		return g.syncBefore(ctx, own, found, intent)
 	default:
@@ -250,14 +250,14 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 	return err
 }
 
-// hidden returns an error when a mount of ours that cannot be seen at its path is there all the same, hidden by another.
+// hidden returns an error if a mount of the manager exists, but another mount hides it at its path.
 func hidden(ctx context.Context, kernel mountLooker, own *Mount) error {
 	if own.UniqueID == 0 {
 		return nil
 	}
 	found, err := kernel.LookupID(ctx, own.UniqueID)
 	if err != nil || found.Path != own.path {
-		return nil //nolint:nilerr // It has gone, or was moved away.
+		return nil //nolint:nilerr // It was unmounted or moved.
 	}
 	return fmt.Errorf("what is mounted at %q is hidden: another program has mounted above it; it was left alone: unmount that: %w", own.path, mount.ErrForeign)
 }
@@ -271,7 +271,7 @@ func foreignAt(h podvolume.Key, path string, found mount.MountPoint) error {
 		found.FSType, found.Source, path, h.Volume, mount.ErrForeign)
 }
 
-// PathOf returns the path of the mount that an intent is about; empty when it is about none.
+// PathOf returns the mount path of an intent; empty if it has none.
 func PathOf(intent operationexecutor.Intent) string {
 	switch intent.Kind {
 	case operationexecutor.OpMount, operationexecutor.OpUnmount, operationexecutor.OpUnmountDevice:

@@ -15,19 +15,19 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// HungUnmount says what is done about a mount whose teardown hangs. It has the fields of volumemanager.HungUnmount.
+// HungUnmount configures the handling of a mount whose teardown hangs. It has the fields of volumemanager.HungUnmount.
 type HungUnmount struct {
-	// ForceAfter is how long after its begin a call is ended by aborting the mount; zero never does.
+	// ForceAfter is the time after the begin of a hung call at which the mount is aborted; zero means never.
 	ForceAfter time.Duration
-	// LazyAfter is how long after its begin the mount is detached; zero never does.
+	// LazyAfter is the time after the begin of a hung call at which the mount is detached; zero means never.
 	LazyAfter time.Duration
 }
 
-// EventHungVolumeUnmounted is the reason of the event about a volume that is taken off beside a call that hangs.
+// EventHungVolumeUnmounted is the reason of the event about a volume that was unmounted while its teardown hangs.
 const EventHungVolumeUnmounted = "HungVolumeUnmounted"
 
 const (
-	// hungPatience is how long a plain unmount is tried once more before the force.
+	// hungPatience bounds the plain unmount that is tried before the forced one.
 	hungPatience = 100 * time.Millisecond
 	// hungTimeout bounds one attempt, hungPause is the time between two.
 	hungTimeout = 10 * time.Second
@@ -36,8 +36,8 @@ const (
 
 func (h HungUnmount) isSet() bool { return h.ForceAfter > 0 || h.LazyAfter > 0 }
 
-// next returns what may be done to a call that has been hanging since that time, and when there is more; zero when there is
-// not.
+// next returns the steps that are due for a call that has been hanging since that time, and when the next one is due;
+// zero if there is none.
 func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.Time) {
 	age := time.Since(since)
 	if h.ForceAfter > 0 {
@@ -68,7 +68,7 @@ func isTeardownOf(kind operationexecutor.OperationKind) bool {
 	return kind == operationexecutor.OpUnmount || kind == operationexecutor.OpUnmountDevice
 }
 
-// endHung starts what takes off mounts whose teardown hangs, where the options allow it.
+// endHung starts the unmounting of mounts whose teardown hangs, if the options allow it.
 func (w *Watch) endHung(ctx context.Context, wg *sync.WaitGroup) {
 	if w.kernel == nil || !w.options.HungUnmount.isSet() {
 		return
@@ -84,7 +84,7 @@ func (w *Watch) endHung(ctx context.Context, wg *sync.WaitGroup) {
 	})
 }
 
-// endHungOf takes off the mount of a volume if its teardown hangs and it is time.
+// endHungOf unmounts a volume if its teardown hangs and the time is due.
 func (w *Watch) endHungOf(ctx context.Context, kernel kernelMounts, h podvolume.Key) {
 	own := w.mounts.leavingOf(h)
 	if own == nil {
@@ -114,7 +114,7 @@ func (w *Watch) endHungOf(ctx context.Context, kernel kernelMounts, h podvolume.
 	}
 }
 
-// hasLeftTable reports whether the kernel says that a mount is there no more, wherever it was.
+// hasLeftTable reports whether the kernel confirms that a mount no longer exists at any path.
 func hasLeftTable(ctx context.Context, kernel mountLooker, own *Mount) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -126,14 +126,14 @@ func hasLeftTable(ctx context.Context, kernel mountLooker, own *Mount) bool {
 	return errors.Is(err, mount.ErrNotMounted)
 }
 
-// letGo counts a volume as gone that is mounted no more while its teardown hangs.
+// letGo counts a volume as gone if it is no longer mounted while its teardown hangs.
 func (w *Watch) letGo(own *Mount) {
 	w.options.Health.Report(own.Key, health.TakingOff, nil)
 	w.mounts.letGo(own)
 	w.options.LetGo(own.Key)
 }
 
-// takeOffHung takes a mount off, and reports whether it is gone.
+// takeOffHung unmounts a mount, and reports whether it is gone.
 func (w *Watch) takeOffHung(ctx context.Context, kernel mountEnder, own *Mount, call operationexecutor.HungCall, options mount.UnmountOptions) bool {
 	ctx, cancel := context.WithTimeout(ctx, hungTimeout)
 	defer cancel()
@@ -153,7 +153,7 @@ func (w *Watch) takeOffHung(ctx context.Context, kernel mountEnder, own *Mount, 
 	return true
 }
 
-// hungTeardown returns the call that hangs while it takes a volume away.
+// hungTeardown returns the hung call of a volume's teardown.
 func (w *Watch) hungTeardown(h podvolume.Key) (operationexecutor.HungCall, bool) {
 	for _, call := range w.options.Hung() {
 		o := call.Operation

@@ -40,7 +40,7 @@ type Options struct {
 	// Desired and Actual are the states of the world of this node.
 	Desired *cache.DesiredStateOfWorld
 	Actual  *cache.ActualStateOfWorld
-	// IsAttachedHere reports whether the node itself has attached a volume, before it had a controller.
+	// IsAttachedHere reports whether the node itself has attached a volume, at a time when it had no controller.
 	IsAttachedHere func(name v1.UniqueVolumeName) bool
 	// MayUseMore reports whether an earlier manager may have left volumes here that are not known yet.
 	MayUseMore func(ctx context.Context) bool
@@ -209,7 +209,7 @@ func (s *Status) Changed(event store.EventType, node *v1.Node) {
 	}
 }
 
-// see takes over the node's attached volumes, retries the volumes that have changed, and wakes the callers that wait for
+// see stores the node's attached volumes, retries the volumes that have changed, and wakes the callers that wait for
 // their pods.
 func (s *Status) see(node *v1.Node) {
 	changed := s.Object.replace(node.Status.VolumesAttached)

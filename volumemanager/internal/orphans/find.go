@@ -47,7 +47,8 @@ type Orphan struct {
 	emptyPod bool
 }
 
-// Mounts returns the mounts of a table that lie in the directories of pods and plugins, and at or beneath no recorded path.
+// Mounts returns the mounts of a table that are in the directories of pods and plugins, and neither at nor below a
+// recorded path.
 func Mounts(table []mount.MountPoint, host volume.VolumeHost, recorded map[string]struct{}) []Orphan {
 	pods, plugins := host.GetPodsDir(), filepath.Clean(host.GetPluginDir(""))
 	top := make(map[string]int, len(table))

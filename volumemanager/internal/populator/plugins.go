@@ -9,11 +9,11 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/retry"
 )
 
-// ErrPluginAwaited matches what keeps a pod from a volume that no plugin serves, where Options.Prober may tell of one. The
-// pod is looked at again when it does.
+// ErrPluginAwaited matches the error of a volume without a plugin, if Options.Prober may add the plugin later. The pod
+// is resolved again when it does.
 var ErrPluginAwaited = errors.New("no plugin serves the volume yet")
 
-// awaitPlugin turns the mistake that no plugin serves a volume into a wait, where plugins may come.
+// awaitPlugin turns the error that no plugin supports a volume into a wait, if a prober may add plugins.
 func (r resolver) awaitPlugin(err error) error {
 	if r.dynamic && errors.Is(err, volume.ErrNoPlugin) {
 		return fmt.Errorf("%w: %w", ErrPluginAwaited, err)
@@ -38,8 +38,8 @@ func (p *Populator) probeAll(ctx context.Context) {
 	}
 }
 
-// pluginsChanged has everything looked at again that depends on plugins which have come, changed or gone. The volumes of
-// one that is gone stay known; what is to be done to them waits for it.
+// pluginsChanged resolves and plans again everything that depends on added, changed or removed plugins. The volumes of
+// a removed plugin stay known; their operations wait for it.
 func (p *Populator) pluginsChanged(names []string) {
 	if len(names) == 0 {
 		return

@@ -4,12 +4,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// This file decides which parts of a pod the manager copies. The manager keeps nothing of the caller's own object: changes
-// that the caller makes to it change nothing here.
+// This file decides which parts of a pod the manager copies. The manager does not keep the caller's own object: later
+// changes of the object have no effect here.
 
-// copyOfPod returns a copy of what is used of a pod, by the manager, by plugins, by Options.Environment and by events: its
-// metadata, volumes and security, what its containers mount, may use and run as, and the addresses in its status. The rest,
-// images, commands, probes and scheduling among it, is left out.
+// copyOfPod returns a copy of the parts of a pod that the manager, plugins, Options.Environment and events use: its
+// metadata, volumes and security context, its containers' mounts, resources and identities, and the addresses in its
+// status. It omits the rest, such as images, commands, probes and scheduling.
 func copyOfPod(pod *v1.Pod) *v1.Pod {
 	spec, status := &pod.Spec, &pod.Status
 	used := &v1.Pod{TypeMeta: pod.TypeMeta, ObjectMeta: pod.ObjectMeta}
@@ -38,7 +38,7 @@ func containersInUse(containers []v1.Container) []v1.Container {
 	return used
 }
 
-// containerInUse returns what is used of a container. Its environment is used for a subPathExpr alone.
+// containerInUse returns the used parts of a container. Its environment is used only for a subPathExpr.
 func containerInUse(c *v1.Container) v1.Container {
 	used := v1.Container{
 		Name: c.Name, VolumeMounts: c.VolumeMounts, VolumeDevices: c.VolumeDevices, SecurityContext: c.SecurityContext,

@@ -31,8 +31,8 @@ type Earlier interface {
 	// Settle and Sweep are called when the desired state no longer holds the volumes of a removed pod.
 	Settle(pod volume.UniquePodName)
 	Sweep(pod volume.UniquePodName)
-	// MayUseVolumes reports whether an unknown pod may still be added. MayBeWanted reports whether such a pod may want a
-	// volume.
+	// MayUseVolumes reports whether an unknown pod may still be added. MayBeWanted reports whether such a pod may need
+	// a volume.
 	MayUseVolumes(pod volume.UniquePodName) bool
 	MayBeWanted(name v1.UniqueVolumeName) bool
 }
@@ -70,13 +70,13 @@ type Populator struct {
 	// waits says which pods wait for which objects. dirty queues the pods whose claims have to be resolved again.
 	waits *waits
 	dirty *workqueue.Queue[types.UID]
-	// locks serializes changes of the volumes that one pod wants.
+	// locks serializes changes of the volumes that one pod needs.
 	locks keylock.Locks[types.UID]
 
 	// mu guards the fields below. No plugin or store is called while it is held.
 	mu   sync.Mutex
 	pods map[types.UID]*Pod
-	// reading holds the pods whose claims are being read. Nothing is wanted for them yet.
+	// reading holds the pods whose claims are being read. The desired state has none of their volumes yet.
 	reading map[*v1.Pod]struct{}
 }
 
@@ -137,7 +137,7 @@ func (p *Populator) MayUse(pod volume.UniquePodName) bool {
 	return p.options.Earlier.MayUseVolumes(pod)
 }
 
-// MayBeWanted reports whether a pod that is not known yet may want a volume.
+// MayBeWanted reports whether a pod that is not known yet may need a volume.
 func (p *Populator) MayBeWanted(name v1.UniqueVolumeName) bool {
 	return p.options.Earlier.MayBeWanted(name)
 }

@@ -44,7 +44,7 @@ func (w *waits) add(uid types.UID, key store.Key) {
 	w.keys[uid].Insert(key)
 }
 
-// drop enters that a pod waits for nothing any more.
+// drop removes all waits of a pod.
 func (w *waits) drop(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *Populator) Waiting() []types.UID {
 	return slices.Collect(maps.Keys(p.waits.keys))
 }
 
-// claims and persistentVolumes are a populator that follows the store: it resolves the pods again that wait for an object.
+// claims and persistentVolumes make a populator follow the store: they resolve the pods that wait for an object again.
 type (
 	claims            struct{ p *Populator }
 	persistentVolumes struct{ p *Populator }

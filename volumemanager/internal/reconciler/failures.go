@@ -67,8 +67,8 @@ func (s *failures) keep(name v1.UniqueVolumeName, isNeeded func(pod volume.Uniqu
 	}
 }
 
-// fail keeps the reason why an operation has to wait, for a pod or on the volume as a whole, and tells the followers: they may
-// have read the state since the plan was told.
+// fail stores the reason why an operation has to wait, for a pod or for the volume as a whole, and notifies the
+// subscribers: they may have read the state since the plan was announced.
 func (r *Reconciler) fail(h podvolume.Key, f Failure) {
 	r.mu.Lock()
 	r.failures.set(h, f)
@@ -76,8 +76,8 @@ func (r *Reconciler) fail(h podvolume.Key, f Failure) {
 	r.Changes.Tell(topicOf(h))
 }
 
-// noteWaits keeps the reasons why pods wait that want the volume in another way than it is mounted now. It drops the
-// failures of pods that need no action. While an operation is retried, its earlier failure stays visible.
+// noteWaits stores the reasons of pods that wait because they need the volume in another form than it has now. It drops
+// the failures of pods that need no action. While an operation is retried, its earlier failure stays visible.
 func (r *Reconciler) noteWaits(v *view) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

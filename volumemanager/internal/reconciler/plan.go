@@ -5,40 +5,40 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// verb is what an action does. The order of the verbs is that in which a volume comes and goes.
+// verb is the kind of an action. The verbs are in the order of a volume's life.
 type verb uint8
 
 const (
-	verbUnmount       verb = iota // take the volume from a pod: tear it down, or unmap it
+	verbUnmount       verb = iota // tear the volume down for a pod, or unmap it
 	verbAttach                    // attach it to this node
-	verbVerify                    // look whether a controller has attached it to this node
+	verbVerify                    // check whether a controller has attached it to this node
 	verbMount                     // stage it and set it up for a pod, or map it
 	verbRemount                   // set it up, or map it, again for a pod that uses it
-	verbExpand                    // grow it here while a pod uses it
-	verbUnmountDevice             // unstage it, or undo what was prepared to map it
+	verbExpand                    // expand it on this node while a pod uses it
+	verbUnmountDevice             // unstage it, or undo the preparation of its mapping
 	verbDetach                    // detach it from this node
-	verbForget                    // nothing is left of it: drop it from the actual state
+	verbForget                    // no trace of it is left: drop it from the actual state
 )
 
-// String returns the verb as it stands in the planner's cases.
+// String returns the verb's name in the planner's cases.
 func (v verb) String() string {
 	return [...]string{"unmount", "attach", "verify-attached", "mount", "remount", "expand", "unmount-device", "detach", "forget"}[v]
 }
 
-// takesAway reports whether an action of this verb undoes something, and brings nothing.
+// takesAway reports whether an action of this verb only undoes something.
 func (v verb) takesAway() bool {
 	return v == verbUnmount || v == verbUnmountDevice || v == verbDetach || v == verbForget
 }
 
-// action is one thing to be done to a volume.
+// action is one step for a volume.
 type action struct {
 	verb verb
-	// pod is the pod of an action that concerns one.
+	// pod is the pod of the action, if it is for one pod.
 	pod volume.UniquePodName
 }
 
-// attachState is what is known of the volume's attachment to this node. Not attached is also the state of a volume that
-// is never attached.
+// attachState is the known state of the volume's attachment to this node. A volume that is never attached has the state
+// not attached.
 type attachState uint8
 
 const (
@@ -47,33 +47,33 @@ const (
 	attached
 )
 
-// String returns the state as it stands in the planner's cases and in the status.
+// String returns the state's name in the planner's cases and in the status.
 func (s attachState) String() string {
 	return [...]string{"not attached", "attachment uncertain", "attached"}[s]
 }
 
-// volumeView is all that the planner knows of one volume: desired, actual and pending.
+// volumeView is the planner's input for one volume: desired, actual and pending.
 type volumeView struct {
 	// attachable says that the volume must be attached before it is staged or set up.
 	attachable bool
-	// byController says that it is not this node that attaches and detaches the volume.
+	// byController says that a controller, and not this node, attaches and detaches the volume.
 	byController bool
 	// known says that the volume is in the actual state.
 	known bool
 	// othersHaveIt says that the volume is, or may be, set up for pods that are not in pods.
 	othersHaveIt bool
-	// adopted says that the volume was found after a restart, and not every pod has been added since. It is then unknown
-	// whether a pod wants it.
+	// adopted says that the volume was found after a restart, and that not every pod has been added since. It is then
+	// unknown whether a pod needs it.
 	adopted bool
 	// pending says that an operation on the volume as a whole is running.
 	pending  bool
 	attached attachState
 	device   operationexecutor.DeviceMountState
-	// pods are those that want the volume or that it may be set up for, in the order of their names.
+	// pods are the pods that need the volume, or for which it may be set up, in the order of their names.
 	pods []podView
 }
 
-// podView is what the planner knows of one volume and one pod.
+// podView is the planner's input for one volume and one pod.
 type podView struct {
 	name volume.UniquePodName
 	// wanted says that the pod uses the volume.
@@ -81,23 +81,23 @@ type podView struct {
 	// held says that it is not known whether the pod uses the volume: some of its claims were never resolved, or the
 	// pod itself was not added yet.
 	held bool
-	// waits says that the pod wants the volume in another way than it is here: as a device and not as a filesystem, or
-	// mounted with another SELinux context. It gets it once all others have given it up and it was released.
+	// waits says that the pod needs the volume in another form than it has here: as a device and not as a filesystem,
+	// or mounted with another SELinux context. The pod gets it after all others have released it and it was unstaged.
 	waits bool
 	// stale says that the set-up, if there is one, is that of an earlier pod with the same UID: it is torn down before the
 	// volume is set up for this one.
 	stale bool
-	// remount says that the set-up is to be refreshed.
+	// remount says that the set-up must be refreshed.
 	remount bool
-	// grow says that the volume is smaller here than it is meant to be for the pod.
+	// grow says that the volume is smaller here than the size that the pod needs.
 	grow bool
 	// pending says that an operation on the volume for this pod is running.
 	pending bool
 	state   operationexecutor.VolumeMountState
 }
 
-// plan adds to actions what is to be done now, in order. It is a pure function: everything that it decides is in the cases
-// under testdata/plan. What has to wait for another action is not added; it is planned when that one has ended.
+// plan adds the actions that are due to actions, in order. It is a pure function: the cases under testdata/plan cover
+// every decision. An action that must wait for another one is not added; it is planned when that one has ended.
 func (v *volumeView) plan(actions []action) []action {
 	if v.pending {
 		return actions
@@ -113,7 +113,8 @@ func (v *volumeView) plan(actions []action) []action {
 	}
 }
 
-// tearDowns takes the volume from each pod that does not use it, or that uses it anew. Uncertain counts as set up.
+// tearDowns tears the volume down for each pod that does not use it, or that uses it as a new pod. Uncertain counts as
+// set up.
 func (v *volumeView) tearDowns(actions []action) []action {
 	for _, p := range v.pods {
 		used := (p.wanted || p.held) && !p.stale
@@ -124,8 +125,8 @@ func (v *volumeView) tearDowns(actions []action) []action {
 	return actions
 }
 
-// setUps attaches the volume or, when it is attached, sets it up for each pod that uses it. Uncertain counts as not set
-// up, and an uncertain attachment as none. A volume that is set up as it is wanted grows last. They are added to actions.
+// setUps attaches the volume, or sets an attached volume up for each pod that uses it. Uncertain counts as not set up,
+// and an uncertain attachment as none. The expansion of a set-up volume comes last. The actions are added to actions.
 func (v *volumeView) setUps(actions []action) []action {
 	switch {
 	case v.attachable && v.attached != attached && v.byController:
@@ -153,7 +154,7 @@ func (v *volumeView) mounts(actions []action) []action {
 	return actions
 }
 
-// expansion grows the volume for the first pod that uses it and may write to it: that makes it larger for all.
+// expansion expands the volume for the first pod that uses it and may write to it. That expands it for all pods.
 func (v *volumeView) expansion(actions []action) []action {
 	for _, p := range v.pods {
 		if p.wanted && !p.waits && p.grow && !p.pending && !p.stale && p.state == operationexecutor.VolumeMounted {
@@ -163,8 +164,8 @@ func (v *volumeView) expansion(actions []action) []action {
 	return actions
 }
 
-// release undoes what is left when no pod uses the volume as it is: staging first, then the attachment, unless that is a
-// controller's: it detaches when it sees that the volume is not in use any more.
+// release unstages and then detaches a volume that no pod uses in its present form. A controller's attachment is the
+// exception: the controller detaches when the node no longer reports the volume as in use.
 func (v *volumeView) release(actions []action) []action {
 	switch {
 	case v.device != operationexecutor.DeviceNotMounted:
@@ -177,7 +178,7 @@ func (v *volumeView) release(actions []action) []action {
 	return actions
 }
 
-// isWanted reports whether any pod wants the volume as it is.
+// isWanted reports whether any pod needs the volume in its present form.
 func (v *volumeView) isWanted() bool {
 	for _, p := range v.pods {
 		if p.wanted && !p.waits {

@@ -186,7 +186,7 @@ func (q *queue) AddAt(h podvolume.Key, at time.Time) {
 	q.timers[h] = t
 }
 
-// due adds the mark of a timer, unless another timer has replaced it.
+// due adds the mark of a timer, unless another timer has replaced this one.
 func (q *queue) due(h podvolume.Key, t *markTimer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,8 +1,9 @@
-// Package reconciler makes each volume of a node what the pods of the node want: it plans what is to be done to a volume, and
-// does it.
+// Package reconciler brings each volume of a node to the desired state: it plans the next operation of a volume, and
+// runs it.
 //
-// What changes a volume adds it to the queue. A worker takes it from there, reads what is wanted and what is known of it, plans, and
-// runs the first operation of the plan, until nothing is to be done or the rest has to wait. See docs/decisions, 0112 and 0170.
+// Every change of a volume adds the volume to the queue. A worker takes it from there, reads its desired and actual
+// state, plans, and runs the first operation of the plan. It repeats this until nothing is due, or until the rest has
+// to wait. See docs/decisions, 0112 and 0170.
 package reconciler
 
 import (
@@ -26,89 +27,91 @@ import (
 type ActualState interface {
 	operationexecutor.ActualStateOfWorldMounterUpdater
 	operationexecutor.ActualStateOfWorldAttacherUpdater
-	// SnapshotInto fills in all that is known of a volume. It returns false when nothing is.
+	// SnapshotInto reads the whole state of a volume into its argument. It returns false for an unknown volume.
 	SnapshotInto(s *cache.VolumeSnapshot, name v1.UniqueVolumeName) (known bool)
-	// SnapshotOfPodInto fills in what is known of a volume for a pod, and the set-up of one other pod.
+	// SnapshotOfPodInto reads the state of a volume for a pod, and the set-up of one other pod.
 	SnapshotOfPodInto(s *cache.VolumeSnapshot, name v1.UniqueVolumeName, pod volume.UniquePodName) (known bool)
-	// DeleteVolume forgets a volume. It fails when anything is left of it.
+	// DeleteVolume forgets a volume. It fails if anything is left of it.
 	DeleteVolume(name v1.UniqueVolumeName) error
 }
 
-// Pods tells what pods use.
+// Pods reports which volumes pods use.
 type Pods interface {
 	// Uses reports whether a pod that was added uses a volume.
 	Uses(pod volume.UniquePodName, name v1.UniqueVolumeName) bool
-	// MayUse reports whether it is not known which volumes a pod uses.
+	// MayUse reports whether the volumes of a pod are not completely known.
 	MayUse(pod volume.UniquePodName) bool
-	// MayBeWanted reports whether a pod that is not known yet may want a volume, which a restart has found.
+	// MayBeWanted reports whether a pod that is not known yet may need a volume that a restart has found.
 	MayBeWanted(name v1.UniqueVolumeName) bool
 }
 
-// Records tells what an earlier manager has left.
+// Records reports the volumes of an earlier manager.
 type Records interface {
-	// Prove returns why the record by which a volume was found is not trusted.
+	// Prove returns why the record of a found volume is not trusted.
 	Prove(name v1.UniqueVolumeName) error
-	// Reuse lets a pod use a set-up that was found, as it is, and reports whether that can be.
+	// Reuse lets a pod use a found set-up unchanged, and reports whether that is possible.
 	Reuse(ctx context.Context, row *operationexecutor.VolumeToMount, found *cache.MountedVolume) bool
-	// Forget drops everything that is kept about a volume when nothing of the volume is left.
+	// Forget drops all data about a volume of which nothing is left.
 	Forget(name v1.UniqueVolumeName)
 }
 
-// Attachments tells what the node's status says, where a controller attaches volumes.
+// Attachments reports the node's status, if a controller attaches volumes.
 type Attachments interface {
-	// AttachedBy reports whether a controller attaches a volume, and whether the node's status contradicts what is known of it.
+	// AttachedBy reports whether a controller attaches a volume, and whether the node's status contradicts its recorded
+	// attachment.
 	AttachedBy(name v1.UniqueVolumeName, row *cache.VolumeSnapshot) (controller, contradicted bool)
-	// Planned is called with each volume that was planned. used says that the volume is in use here; unreported, that the
-	// status must list it and may not.
+	// Planned is called with each planned volume. used says that the volume is in use here; unreported, that the status
+	// must list it and may not do so yet.
 	Planned(name v1.UniqueVolumeName, used, unreported bool)
-	// Forgot is called with each volume when nothing of it is left.
+	// Forgot is called with a volume when nothing of it is left.
 	Forgot(name v1.UniqueVolumeName)
-	// Explain adds to what an operation waits for why that is missing.
+	// Explain adds the reason to the error of an operation that waits.
 	Explain(missing *operationexecutor.MountPreconditionError) error
 }
 
-// Expansions tells which volumes are to grow.
+// Expansions reports which volumes must be expanded.
 type Expansions interface {
-	// MustGrow reports whether a volume that has a size is smaller than a pod wants it.
+	// MustGrow reports whether a volume of known size is smaller than a pod needs.
 	MustGrow(row *operationexecutor.VolumeToMount, has resource.Quantity) bool
-	// Watch begins or ends to watch the claim of a volume, which is to grow or not.
+	// Watch starts or stops following the claim of a volume.
 	Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grows bool)
-	// IsGrowing reports whether the claim of a volume is watched.
+	// IsGrowing reports whether the claim of a volume is followed.
 	IsGrowing(name v1.UniqueVolumeName) bool
-	// Awaits reports whether an expansion that failed waits for a change of the claim, and not for a time.
+	// Awaits reports whether a failed expansion waits for a change of the claim, and not for a time.
 	Awaits(name v1.UniqueVolumeName, err error) bool
 }
 
-// Cleaner removes what is left of a pod when an operation has ended.
+// Cleaner removes the remains of a pod after an operation.
 type Cleaner interface {
-	// RemovePodDirs removes the directories of a pod after a teardown, and reports whether the pod's own is gone.
+	// RemovePodDirs removes the directories of a pod after a teardown, and reports whether the pod's own directory is
+	// gone.
 	RemovePodDirs(o operationexecutor.OperationInfo) (gone bool)
-	// LastTornDown is called when the last operation of a pod ends, a teardown, before that is known.
+	// LastTornDown is called when the last operation of a pod, a teardown, ends, before its end is visible.
 	LastTornDown(pod volume.UniquePodName)
-	// Ended is called when an operation for a pod, or for a volume as a whole, is out of the way.
+	// Ended is called after the end of an operation for a pod, or for a volume as a whole.
 	Ended(pod volume.UniquePodName)
 }
 
-// Options says what a reconciler works with. All fields are required.
+// Options are the dependencies of a reconciler. All fields are required.
 type Options struct {
 	// Node is this node.
 	Node types.NodeName
-	// WorkersPerPlugin is how many workers a plugin has; those that are stuck in calls are not counted.
+	// WorkersPerPlugin is the number of workers of a plugin, without those in slow or abandoned calls.
 	WorkersPerPlugin int
-	// Desired is what pods want, Actual what is known.
+	// Desired and Actual are the states of the world of this node.
 	Desired *cache.DesiredStateOfWorld
 	Actual  ActualState
 	// Changes wakes waiters and followers of volumes.
 	Changes *changes.Hub
-	// OnlyTakesAway reports whether nothing is to be attached, staged, set up or grown any more.
+	// OnlyTakesAway reports whether nothing may be attached, staged, set up or expanded any more.
 	OnlyTakesAway func() bool
-	// Pods tells what pods use, Records what an earlier manager has left.
+	// Pods reports which volumes pods use, Records the volumes of an earlier manager.
 	Pods    Pods
 	Records Records
-	// Attachments tells what the node's status says, Expansions which volumes are to grow.
+	// Attachments reports the node's status, Expansions the volumes to expand.
 	Attachments Attachments
 	Expansions  Expansions
-	// Cleaner removes what is left of a pod.
+	// Cleaner removes the remains of a pod.
 	Cleaner Cleaner
 }
 
@@ -119,15 +122,15 @@ type Reconciler struct {
 	executor *operationexecutor.Executor // set by Start
 	planned  atomic.Uint64
 
-	// mu guards what follows. Nothing else is called while it is held.
+	// mu guards the fields below. No other code is called while it is held.
 	mu      sync.Mutex
 	running operations
-	// deferred is what could not begin beside an operation on the same volume, and is planned when one ends.
+	// deferred holds the volumes that wait for the end of an operation on the same volume, and are planned then.
 	deferred map[v1.UniqueVolumeName][]volume.UniquePodName
 	failures failures
 }
 
-// New returns a reconciler. It starts nothing.
+// New returns a reconciler. It starts no goroutine.
 func New(o Options) *Reconciler {
 	return &Reconciler{
 		Options: o, queue: newQueue(o.WorkersPerPlugin),
@@ -135,30 +138,30 @@ func New(o Options) *Reconciler {
 	}
 }
 
-// Start begins to work on what is in the queue, with operations of executor, until ctx ends. It is called once.
+// Start starts to work on the queue, with operations of executor, until ctx ends. Call it once.
 func (r *Reconciler) Start(ctx context.Context, executor *operationexecutor.Executor) {
 	r.executor = executor
 	r.queue.start(func(w *worker) { r.work(ctx, w) }, func() bool { return ctx.Err() != nil })
 }
 
-// Stop ends the work. Operations that run go on.
+// Stop ends the work. Running operations continue.
 func (r *Reconciler) Stop() { r.queue.stop() }
 
-// Wait returns, after Stop, when no worker is left but those whose call was abandoned.
+// Wait returns, after Stop, when no worker is left except those in abandoned calls.
 func (r *Reconciler) Wait() { r.queue.wait() }
 
-// Add has a volume planned for a pod or, without one, for all pods.
+// Add queues a volume to be planned for a pod or, without one, for all pods.
 func (r *Reconciler) Add(h podvolume.Key) { r.queue.Add(h) }
 
-// AddPod has volumes planned for a pod.
+// AddPod queues volumes to be planned for a pod.
 func (r *Reconciler) AddPod(pod volume.UniquePodName, names []v1.UniqueVolumeName) {
 	r.queue.AddPod(pod, names)
 }
 
-// AddAll has volumes planned for all pods.
+// AddAll queues volumes to be planned for all pods.
 func (r *Reconciler) AddAll(names []v1.UniqueVolumeName) { r.queue.AddPod("", names) }
 
-// Retry has a volume planned as if nothing had failed before.
+// Retry queues a volume and drops its earlier failures and their back-off.
 func (r *Reconciler) Retry(h podvolume.Key) {
 	if r.executor != nil {
 		r.executor.ResetBackoff(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod})
@@ -166,10 +169,10 @@ func (r *Reconciler) Retry(h podvolume.Key) {
 	r.queue.Add(h)
 }
 
-// Planned returns how many plans were made.
+// Planned returns the number of plans made.
 func (r *Reconciler) Planned() uint64 { return r.planned.Load() }
 
-// IsIdle reports whether nothing waits to be planned, and no operation runs.
+// IsIdle reports whether no volume waits to be planned, and no operation runs.
 func (r *Reconciler) IsIdle() bool { return r.IsQuiet() && r.queue.isEmpty() }
 
 // IsQuiet reports whether no operation runs.
@@ -179,7 +182,7 @@ func (r *Reconciler) IsQuiet() bool {
 	return len(r.running) == 0
 }
 
-// Running returns what the operations that run are for.
+// Running returns the volumes and pods of the running operations.
 func (r *Reconciler) Running() []podvolume.Key {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +253,7 @@ func (r *Reconciler) Failure(h podvolume.Key) (Failure, bool) {
 	return f, ok
 }
 
-// topicOf returns what a change is about: the volumes of a pod, or the volume as a whole.
+// topicOf returns the topic of a change: the volumes of a pod, or the volume as a whole.
 func topicOf(h podvolume.Key) changes.Topic {
 	if h.Pod != "" {
 		return changes.Topic{Pod: types.UID(h.Pod)}

@@ -17,7 +17,7 @@ type view struct {
 	name v1.UniqueVolumeName
 	// pod is the only pod that was read; empty if all were.
 	pod volume.UniquePodName
-	// wanted holds the volume as each pod wants it, in the order in which the pods came.
+	// wanted holds the volume as each pod needs it, in the order in which the pods were added.
 	wanted []operationexecutor.VolumeToMount
 	known  bool
 	actual cache.VolumeSnapshot

@@ -9,12 +9,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// A pod that was removed before all pods had been added is remembered as long as anything is, or may be, left of it. Its
-// set-ups are then known to be unwanted. It is forgotten with the last of them: the list does not grow for ever if an
-// orchestrator never calls PodsComplete.
+// A pod that was removed before all pods had been added is remembered as long as anything of it is, or may be, left.
+// Its set-ups are then known to be unwanted. It is forgotten with the last of them: the list does not grow forever if
+// an orchestrator never calls PodsComplete.
 //
-// The directories of a pod that only one plugin uses go after its volume. A manager that is killed in between leaves them
-// without a record. They go with the last volume of the pod or, if none is left, when the pod is removed once more.
+// A pod's directories that only one plugin uses are removed after its volume. If a manager is killed in between, they
+// have no record. They are removed with the last volume of the pod or, if none is left, when the pod is removed again.
 
 // PodAdded records that a pod was added.
 func (r *Recovery) PodAdded(podName volume.UniquePodName) {
@@ -23,7 +23,7 @@ func (r *Recovery) PodAdded(podName volume.UniquePodName) {
 	delete(r.released, podName)
 }
 
-// PodRemoved records that a pod was removed. Call Settle and Sweep when its volumes are wanted no more.
+// PodRemoved records that a pod was removed. Call Settle and Sweep when the desired state no longer has its volumes.
 func (r *Recovery) PodRemoved(podName volume.UniquePodName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,7 +36,8 @@ func (r *Recovery) PodRemoved(podName volume.UniquePodName) {
 	}
 }
 
-// MayUseVolumes reports whether it is not known which volumes a pod uses that is not on the node: it may still be added.
+// MayUseVolumes reports whether the volumes of a pod that is not on the node are unknown, because the pod may still be
+// added.
 func (r *Recovery) MayUseVolumes(podName volume.UniquePodName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,7 +45,7 @@ func (r *Recovery) MayUseVolumes(podName volume.UniquePodName) bool {
 	return !r.podsComplete && !released
 }
 
-// isOutlived reports whether a pod was removed before all that a restart left was known.
+// isOutlived reports whether a pod was removed before the restart's volumes were all known.
 func (r *Recovery) isOutlived(podName volume.UniquePodName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,8 +59,8 @@ func (r *Recovery) Settle(podName volume.UniquePodName) {
 	removal, released := r.released[podName]
 	isRead := r.isRead
 	r.mu.Unlock()
-	// What runs is looked at first: the actual state learns of it before it has ended. No operation begins for the pod
-	// any more, but after it was added again, which makes the next removal another one.
+	// Running operations are read first: the actual state shows an operation's result before the operation ends. No
+	// operation starts for the pod any more, unless it is added again; its next removal is then another one.
 	if !released || !isRead || r.options.IsBusy(podName) || len(r.options.Actual.GetVolumeNamesForPod(podName)) > 0 {
 		return
 	}

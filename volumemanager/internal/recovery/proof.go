@@ -15,15 +15,15 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
 )
 
-// This file decides whether a record is believed: its volume's name and its paths must be those that the plugin computes, and
-// no record of another volume may name one of these paths (docs/contract.md, W10). What a record says is torn down otherwise,
-// be it the volume of a pod that runs.
+// This file decides whether a record is trusted. Its volume's name and its paths must be those that the plugin
+// computes, and no record of another volume may have one of these paths (docs/contract.md, W10). Otherwise the manager
+// could tear down another volume, even that of a running pod.
 
 // errDisagree matches the error of a record that differs from what its plugin computes. Any other error says that the plugin
 // did not answer: it is then unknown whether they agree.
 var errDisagree = fmt.Errorf("the record does not agree with its plugin: %w", volume.ErrInvalid)
 
-// judge returns a record that was read under the name that its volume has now. It is unproven while its plugin does not answer.
+// judge returns a record with the present name of its volume. The record is unproven while its plugin does not answer.
 func (r *Recovery) judge(v journal.Found) (journal.Found, error) {
 	v = r.renamed(v)
 	err := r.agrees(v)
@@ -34,8 +34,8 @@ func (r *Recovery) judge(v journal.Found) (journal.Found, error) {
 	return v, err
 }
 
-// agrees compares a record with what its plugin computes of the spec and the pods. It does no I/O, by the plugins' contract.
-// The error matches errDisagree when they differ.
+// agrees compares a record with the results of its plugin for the spec and the pods. By the plugins' contract it does
+// no I/O. If they differ, the error matches errDisagree.
 func (r *Recovery) agrees(v journal.Found) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -73,7 +73,7 @@ func (r *Recovery) agrees(v journal.Found) (err error) {
 	return nil
 }
 
-// agreesOnName compares the name of the volume, which for many is another one for each pod.
+// agreesOnName compares the name of the volume, which for many volumes differs for each pod.
 func (r *Recovery) agreesOnName(v journal.Found) error {
 	uids := slices.Collect(maps.Keys(v.Record.Pods))
 	if len(uids) == 0 {
@@ -91,8 +91,8 @@ func (r *Recovery) agreesOnName(v journal.Found) error {
 	return nil
 }
 
-// Prove compares the record by which a volume was found with its plugin, if that was not possible at the start. Until they
-// agree nothing is done to the volume.
+// Prove compares the record of a found volume with its plugin, if that was not possible at the start. Until they agree
+// the manager runs no operation on the volume.
 func (r *Recovery) Prove(name v1.UniqueVolumeName) error {
 	r.mu.Lock()
 	v, ok := r.unproven[name]

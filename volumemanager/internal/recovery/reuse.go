@@ -14,12 +14,12 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/mounter"
 )
 
-// This file lets a pod use a volume after a restart as an earlier manager has set it up, without another set-up. Its plugin
-// must say that a set-up would change nothing (volume.ReusableVolumePlugin), the record that the last set-up succeeded and how
-// it was made, the mount table that the mount of the record is there, and the pod must ask for the same. Where one of these is
-// missing, the volume is set up again.
+// This file lets a pod use the set-up of an earlier manager after a restart, without another set-up. The plugin must
+// say that a set-up would change nothing (volume.ReusableVolumePlugin). The record must say that the last set-up
+// succeeded, and with which inputs. The mount table must have the recorded mount. The pod must need the same. If one of
+// these is missing, the volume is set up again.
 
-// Reuse makes a volume that was found after a restart ready for a pod without a set-up, and reports whether it did.
+// Reuse makes a found volume ready for a pod without a set-up, and reports whether it did.
 func (r *Recovery) Reuse(ctx context.Context, row *operationexecutor.VolumeToMount, found *cache.MountedVolume) bool {
 	if r.options.Journal == nil || row.Pod == nil || row.PluginIsAttachable || row.PluginIsDeviceMountable || row.VolumeSpec == nil {
 		return false
@@ -40,7 +40,7 @@ func (r *Recovery) Reuse(ctx context.Context, row *operationexecutor.VolumeToMou
 	return true
 }
 
-// asksForTheSame reports whether a pod wants a volume in all as it was set up.
+// asksForTheSame reports whether a pod needs a volume exactly as it was set up.
 func asksForTheSame(row *operationexecutor.VolumeToMount, found *cache.MountedVolume, known *journal.SetUp) bool {
 	return known.WasMadeWith(row.MounterArgs()) && row.SELinuxLabel == known.SELinux &&
 		row.Pod.Namespace == known.Namespace && row.Pod.Name == known.Name &&
@@ -61,7 +61,7 @@ func sameSpec(recorded, spec *volume.Spec) bool {
 	return old.Name == now.Name && old.UID == now.UID && equality.Semantic.DeepEqual(old.Spec, now.Spec)
 }
 
-// take makes a volume that was found mounted at path count as set up for a pod.
+// take counts a volume that was found mounted at path as set up for a pod.
 func (r *Recovery) take(row *operationexecutor.VolumeToMount, path string) error {
 	plugin, err := r.options.Plugins.FindPluginBySpec(row.VolumeSpec)
 	if err != nil {
