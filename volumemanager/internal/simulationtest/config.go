@@ -9,7 +9,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
-// Verdicts are those on calls of the plugin, beside world.OK.
+// Verdicts are the possible verdicts on calls of the plugin, besides world.OK.
 var Verdicts = []string{
 	world.Transient, world.Final, world.FinalAfter, world.Unsure, world.UnsureAfter, world.Panic, world.PanicAfter, world.Goexit,
 	world.GoexitAfter, world.Cancelled, world.CancelledAfter, world.LoseAnswer, world.NilError, world.Lie, world.TransientAfter,
@@ -78,7 +78,7 @@ func RandomConfig(random *rand.Rand) world.Config {
 	return c
 }
 
-// someOf returns a few verdicts: a world in which few things go wrong, but those often, gets deeper.
+// someOf returns a few verdicts. A world with few kinds of faults that occur often reaches deeper states.
 func someOf(random *rand.Rand, verdicts []string) []string {
 	return slices.DeleteFunc(slices.Clone(verdicts), func(string) bool { return random.IntN(3) > 0 })
 }

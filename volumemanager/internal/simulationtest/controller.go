@@ -17,21 +17,21 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
-// controller is the program under test that attaches and detaches for all nodes: the real executor and the real state of a
-// cluster, and the plainest reconciler that uses them rightly.
+// controller is the program under test that attaches and detaches for all nodes: the real executor and the real state
+// of a cluster, with the simplest reconciler that uses them correctly.
 type controller struct {
 	p        *world.Process
 	executor *operationexecutor.Executor
 	actual   *cluster.ActualStateOfWorld
 	bug      ControllerBug
-	// attempts are those to attach whose operation had not ended when it was last looked.
+	// attempts are the attempts to attach whose operations had not ended at the last check.
 	attempts map[*cluster.AttachAttempt]*operationexecutor.Operation
 }
 
-// ControllerBug is a mistake that is planted into the controller. The zero value is none.
+// ControllerBug is a bug that is planted into the controller. The zero value is none.
 type ControllerBug struct {
-	// DetachesUnasked: the node is not asked whether it uses a volume. WithdrawsNothing: it is not told that one is about to be
-	// detached. CountsCertainNodes: nodes that may have a volume are forgotten.
+	// DetachesUnasked detaches without asking the node whether it uses the volume. WithdrawsNothing does not tell the
+	// node before a detach. CountsCertainNodes forgets nodes that may have a volume.
 	DetachesUnasked, WithdrawsNothing, CountsCertainNodes bool
 }
 
@@ -62,7 +62,7 @@ func StartController(p *world.Process, b ControllerBug) world.Engine {
 	return c
 }
 
-// recover makes what the nodes' status and the records say what is known, as uncertain.
+// recover enters the attachments of the nodes' status and of the records, as uncertain.
 func (c *controller) recover() {
 	for _, name := range c.p.Nodes() {
 		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
@@ -81,11 +81,11 @@ func (c *controller) recover() {
 	}
 }
 
-// ExecutorOptions are those of an executor in a world.
+// ExecutorOptions returns the options of an executor in a world.
 func ExecutorOptions(p *world.Process) operationexecutor.ExecutorOptions {
 	return operationexecutor.ExecutorOptions{
 		Observer: p,
-		// What is left out of a wait at random would be another wait each time.
+		// A random part of a wait would differ between runs of one seed.
 		Backoff: operationexecutor.Backoff{Max: world.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
 			Attach: world.Timeout, Detach: world.Timeout, Mount: world.Timeout, Unmount: world.Timeout, UnmountDevice: world.Timeout,
@@ -94,15 +94,15 @@ func ExecutorOptions(p *world.Process) operationexecutor.ExecutorOptions {
 	}
 }
 
-// must is for what cannot fail.
+// must panics on an error that cannot occur.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// Kick implements world.Engine. Operations are begun one after the other, so that those that wait for the same status wait
-// in the same order each time.
+// Kick implements world.Engine. It starts operations one after the other: those that wait for the same status wait in
+// the same order in each run.
 func (c *controller) Kick() {
 	for attempt, op := range c.attempts {
 		select {
@@ -128,7 +128,7 @@ func (c *controller) Kick() {
 	}
 }
 
-// wanted returns what should be attached.
+// wanted returns the attachments that should exist.
 func (c *controller) wanted() map[attachment]*volume.Spec {
 	wanted := map[attachment]*volume.Spec{}
 	for _, node := range c.p.Nodes() {
@@ -171,7 +171,7 @@ func (c *controller) reconcile(at attachment, wanted *volume.Spec) {
 	}
 }
 
-// attach begins to attach a volume, if its place on the node can be had.
+// attach starts to attach a volume, if the node may have it.
 func (c *controller) attach(v operationexecutor.VolumeToAttach) {
 	if c.bug.CountsCertainNodes {
 		_, err := c.executor.AttachVolume(c.p.Context(), v, countsCertainNodes{c.actual})
@@ -180,7 +180,7 @@ func (c *controller) attach(v operationexecutor.VolumeToAttach) {
 	}
 	attempt, err := c.actual.BeginAttach(cluster.AttachRequest{VolumeName: v.VolumeName, VolumeSpec: v.VolumeSpec, NodeName: v.NodeName})
 	if err != nil {
-		return // Somebody else has it, or it is being attached or detached here.
+		return // Another node has it, or it is being attached or detached here.
 	}
 	op, err := c.executor.AttachVolume(c.p.Context(), v, attempt)
 	if err != nil {
@@ -191,7 +191,7 @@ func (c *controller) attach(v operationexecutor.VolumeToAttach) {
 	c.attempts[attempt] = op
 }
 
-// mayWait accepts the errors of operations that do not begin now.
+// mayWait accepts the errors of operations that cannot start now.
 func mayWait(err error) {
 	var pending *volume.PendingError
 	var backoff *volume.BackoffError
@@ -200,7 +200,7 @@ func mayWait(err error) {
 	}
 }
 
-// countsCertainNodes is a state that forgets the nodes that may have a volume.
+// countsCertainNodes is a state that forgets nodes that may have a volume.
 type countsCertainNodes struct {
 	*cluster.ActualStateOfWorld
 }
@@ -211,7 +211,7 @@ func (s countsCertainNodes) NodesOfVolume(name v1.UniqueVolumeName) []types.Node
 	})
 }
 
-// report returns what a node is told is attached to it.
+// report returns the attached volumes for a node's status.
 func (c *controller) report(node string) (cluster.NodeReport, map[v1.UniqueVolumeName]string) {
 	report, _ := c.actual.Report(types.NodeName(node))
 	attached := map[v1.UniqueVolumeName]string{}
@@ -251,7 +251,7 @@ func (c *controller) Verify() {
 	synctest.Wait()
 }
 
-// Belief implements world.Engine. What is being attached may be attached.
+// Belief implements world.Engine. A volume that is being attached may be attached.
 func (c *controller) Belief() world.Belief {
 	b := world.Belief{Attached: map[world.At]world.State{}}
 	for row := range c.actual.AllAttachments() {

@@ -1,3 +1,4 @@
-// Package simulationtest runs simulated worlds in tests: each in a bubble of virtual time (testing/synctest), from a seed or
-// from a list of steps, and says of one that failed all that is needed to see it again.
+// Package simulationtest runs simulated worlds in tests. Each world has its own bubble of virtual time
+// (testing/synctest) and runs from a seed or from a list of steps. For a failed run it prints everything that is needed
+// to reproduce it.
 package simulationtest

@@ -12,30 +12,30 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/world"
 )
 
-// Scenario is a world and the programs that run in it.
+// Scenario is a world and its programs.
 type Scenario struct {
-	// Config says what there is in the world.
+	// Config describes the world.
 	Config world.Config
-	// Begin is called for each run, in its bubble, and returns what starts a program in a process.
+	// Begin is called for each run, in its bubble. It returns a function that starts a program in a process.
 	Begin func(t *testing.T) func(p *world.Process) world.Engine
-	// Wait returns when everything has come to rest; nil means synctest.Wait.
+	// Wait returns when all goroutines of the bubble are blocked; nil means synctest.Wait.
 	Wait func()
-	// Keep says that the lines of the trace are kept.
+	// Keep keeps the lines of the trace.
 	Keep bool
 }
 
-// Result is how a run ended.
+// Result is the result of a run.
 type Result struct {
-	// Steps are those that were done.
+	// Steps are the steps of the run.
 	Steps []simulation.Step
-	// Hash is the same for the same trace; Lines are the trace, if it was kept.
+	// Hash is the hash of the trace; Lines are the trace, if it was kept.
 	Hash  uint64
 	Lines []string
 	// Err is a *world.RuleError, or nil.
 	Err error
 }
 
-// Rule returns the rule that was broken, or "".
+// Rule returns the broken rule, or "".
 func (r Result) Rule() string {
 	var broken *world.RuleError
 	if errors.As(r.Err, &broken) {
@@ -44,7 +44,7 @@ func (r Result) Rule() string {
 	return ""
 }
 
-// Run drives a new world by source, and lets it converge.
+// Run drives a new world with source, and lets it converge.
 func (s Scenario) Run(t *testing.T, source simulation.Source) (r Result) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func (s Scenario) Run(t *testing.T, source simulation.Source) (r Result) {
 		}
 		trace := &simulation.Trace{Keep: s.Keep}
 		w, err := world.New(s.Config, world.Options{
-			Context: t.Context(), Wait: wait, Sleep: time.Sleep, Trace: trace, Start: s.Begin(t), //nolint:forbidigo // The time is the bubble's.
+			Context: t.Context(), Wait: wait, Sleep: time.Sleep, Trace: trace, Start: s.Begin(t), //nolint:forbidigo // The time is virtual.
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func (s Scenario) Replay(t *testing.T, steps []simulation.Step) Result {
 	return s.Run(t, simulation.NewScript(steps))
 }
 
-// Shrink returns the run of the shortest list of steps that breaks the same rule, with its trace.
+// Shrink returns a run with the shortest list of steps that breaks the same rule, with its trace.
 func (s Scenario) Shrink(t *testing.T, r Result) Result {
 	t.Helper()
 	s.Keep = false
@@ -94,7 +94,8 @@ func plainer(step simulation.Step) simulation.Step {
 	return step
 }
 
-// Report fails the test with all that is needed to see the failure again. command is the one that runs the seed.
+// Report fails the test with everything that is needed to reproduce the failure. command is the command that runs the
+// seed.
 func (s Scenario) Report(t *testing.T, seed uint64, command string, r Result) {
 	t.Helper()
 	short := s.Shrink(t, r)

@@ -9,28 +9,28 @@ import (
 	"github.com/volumekit/volumekit/internal/simulation"
 )
 
-// The verbs of a world's steps. The subject of those that are about one pod, node, mount or call is its name or label.
+// The verbs of a world's steps. The subject of a step for one pod, node, mount or call is its name or label.
 const (
-	verbAdd     = "add"     // a pod is wanted
-	verbRemove  = "remove"  // a pod is not wanted any more
+	verbAdd     = "add"     // a pod is added
+	verbRemove  = "remove"  // a pod is removed
 	verbUpdate  = "update"  // a pod was updated
-	verbKick    = "kick"    // the program on a node does what there is to do
-	verbRelease = "release" // a call goes on, with a verdict
-	verbReport  = "report"  // the status of a node lists what it uses
-	verbVerify  = "verify"  // the program asks what is attached
+	verbKick    = "kick"    // the program on a node does its pending work
+	verbRelease = "release" // a call continues, with a verdict
+	verbReport  = "report"  // the status of a node lists its volumes in use
+	verbVerify  = "verify"  // the program verifies its attachments
 	verbCrash   = "crash"   // the program on a node is killed and started
 	verbReboot  = "reboot"  // a node is restarted
-	verbStop    = "stop"    // the program on a node ends, and its process lives on and begins another one when that can be
+	verbStop    = "stop"    // the program on a node ends; its process lives on and starts another one when possible
 	verbCancel  = "cancel"  // the context of the operations of a node ends
-	verbUnmount = "unmount" // somebody else unmounts
+	verbUnmount = "unmount" // another program unmounts
 	verbSleep   = "sleep"   // time passes
-	verbGrow    = "grow"    // the control plane gives a volume more
+	verbGrow    = "grow"    // the control plane expands a volume
 )
 
-// lost is the detail of a stop after which there is time enough to leave behind the calls that do not return.
+// lost is the detail of a stop with enough time to abandon the calls that do not return.
 const lost = "lost"
 
-// weights are how likely the verbs are, of which add to all that are offered together.
+// weights are the probabilities of the verbs for which add offers all choices together.
 var weights = map[string]int{
 	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
 	verbRelease: 4, verbReport: 15, verbVerify: 3,
@@ -75,13 +75,13 @@ func (w *World) Choices() []simulation.Choice {
 	return w.choices
 }
 
-// offers collects the choices that a world has at one moment.
+// offers collects the present choices of a world.
 type offers struct {
 	*World
 	choices []simulation.Choice
 }
 
-// isReported reports whether the driver has the status of a node list what it uses.
+// isReported reports whether the driver makes a node's status list its volumes in use.
 func (w *World) isReported(node string) bool {
 	writer, ok := w.engines[node].(StatusWriter)
 	return w.config.WithController && node != Controller && (!ok || !writer.WritesStatus())
@@ -145,7 +145,7 @@ func (o *offers) offerCalls() {
 	}
 }
 
-// verdictsOn returns those that a call may get beside OK.
+// verdictsOn returns the verdicts that a call may get besides OK.
 func (o *offers) verdictsOn(call simulation.Call) []string {
 	faults := o.config.Faults
 	switch call.Name {
@@ -170,14 +170,14 @@ func (o *offers) verdictsOn(call simulation.Call) []string {
 	return verdicts
 }
 
-func onlyIf(may bool, verdicts ...string) []string { //nolint:revive // It says what it is for.
+func onlyIf(may bool, verdicts ...string) []string { //nolint:revive // The name says its use.
 	if !may {
 		return nil
 	}
 	return verdicts
 }
 
-// mayEnd reports whether a plugin that keeps the contract may end a call so, or may lie.
+// mayEnd reports whether a plugin that keeps the contract, or one that breaks it by plan, may end a call so.
 func (o *offers) mayEnd(call simulation.Call, verdict string) bool {
 	if verdict == Half && call.Name != "MapDevice" && call.Name != "UnmapDevice" {
 		return false
@@ -199,7 +199,7 @@ func (o *offers) mayEnd(call simulation.Call, verdict string) bool {
 		return !slices.Contains([]string{FinalAfter, TransientAfter, UnsureAfter, PanicAfter, GoexitAfter, CancelledAfter, LoseAnswer, NilError, Lie}, verdict)
 	case "SetUp":
 		if verdict == Lie && o.isMounted(atOf(call)) {
-			return false // Nobody can find out that nothing was refreshed.
+			return false // No check can detect a missing refresh.
 		}
 		return o.config.Faults.BreaksContract || verdict != Lie && verdict != FinalAfter && verdict != TransientAfter
 	case "MountDevice":
@@ -213,8 +213,8 @@ func (o *offers) mayEnd(call simulation.Call, verdict string) bool {
 	return verdict != Lie
 }
 
-// isStagedForPods reports whether the volume of a call is staged already, and pods have it: a plugin then does not clean
-// up, and so cannot say that nothing is there.
+// isStagedForPods reports whether the volume of a call is staged already and pods have it. A plugin then does not clean
+// up, and so cannot report that nothing is there.
 func (o *offers) isStagedForPods(at At) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,13 +227,13 @@ func (o *offers) isMounted(at At) bool {
 	return o.mounted[at]
 }
 
-// atOf returns what a call that waits is about.
+// atOf returns the place of a waiting call.
 func atOf(call simulation.Call) At {
 	label := strings.TrimPrefix(strings.TrimPrefix(call.Label, "Answer:"), "Half:")
 	return parseAt(label[strings.IndexByte(label, ':')+1:])
 }
 
-// parseAt reads what At.String wrote.
+// parseAt parses the text of At.String.
 func parseAt(text string) At {
 	text, _, _ = strings.Cut(text, "~")
 	parts := append(strings.Split(text, ":"), "", "", "")
@@ -275,7 +275,7 @@ func (w *World) do(step simulation.Step) bool {
 	return w.doNode(step)
 }
 
-// doNode does what is done to a node.
+// doNode does the steps of a node.
 func (w *World) doNode(step simulation.Step) bool {
 	node := step.Subject
 	if w.engines[node] == nil {
@@ -308,8 +308,8 @@ func (w *World) doNode(step simulation.Step) bool {
 	return true
 }
 
-// wish makes a pod wanted or not; it reports false when it is so already.
-func (w *World) wish(name string, wanted bool) bool { //nolint:revive // Two verbs, one thing.
+// wish adds or removes a pod; it returns false if nothing changes.
+func (w *World) wish(name string, wanted bool) bool { //nolint:revive // It handles two verbs.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pods[name] == nil || w.desired[name] == wanted {
@@ -340,7 +340,7 @@ func (w *World) updatePod(name string) bool {
 	return false
 }
 
-// unmount is what somebody else does. The mount watch tells the program at once.
+// unmount is an unmount by another program. The mount watch reports it to the node's program at once.
 func (w *World) unmount(at At) bool {
 	w.mu.Lock()
 	truth := w.mounted
@@ -366,7 +366,7 @@ func (w *World) unmount(at At) bool {
 	return there
 }
 
-// forgetMounts is what a reboot does. The lock is held.
+// forgetMounts is the effect of a reboot. The caller holds the lock.
 func (w *World) forgetMounts(node string) {
 	for at := range w.parts {
 		if at.Node == node {
@@ -382,7 +382,7 @@ func (w *World) forgetMounts(node string) {
 	}
 }
 
-// cancel ends the context of the operations that run.
+// cancel ends the context of the running operations.
 func (w *World) cancel(node string) {
 	p := w.processes[node]
 	w.mu.Lock()
@@ -399,7 +399,7 @@ func (w *World) kickAll() {
 	}
 }
 
-// reportAll makes the status of all nodes list what they use. Without a controller nobody reads it.
+// reportAll makes the status of all nodes list their volumes in use. Without a controller nothing reads it.
 func (w *World) reportAll() {
 	if !w.config.WithController {
 		return
@@ -411,7 +411,7 @@ func (w *World) reportAll() {
 	}
 }
 
-// report makes the status of a node list what it uses.
+// report makes the status of a node list its volumes in use.
 func (w *World) report(node string) {
 	names := w.engines[node].InUse()
 	w.change(func() { w.inUse[node] = names })

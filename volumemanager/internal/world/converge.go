@@ -10,8 +10,8 @@ import (
 	"github.com/volumekit/volumekit/internal/simulation"
 )
 
-// The bounds of liveness, in virtual time and in calls. An engine is expected to use Timeout for each call, to leave calls
-// behind after a second, and to wait at most MaxBackoff after failures.
+// The bounds of liveness, in virtual time and in calls. An engine must use Timeout for each call, abandon calls after a
+// further second, and wait at most MaxBackoff after failures.
 const (
 	// Timeout is the deadline of each call.
 	Timeout = 20 * time.Second
@@ -22,12 +22,13 @@ const (
 	pause = time.Second
 )
 
-// Converge stops all faults and holds the rules of liveness: pods get ready while the calls of the sick volume hang and
-// those of the broken pod fail; then, all calls succeeding, what is wanted is there and nothing else; then the same with
-// nothing wanted, and once more after every program was killed; and the programs stop.
+// Converge stops all faults and checks the rules of liveness. First, pods must get ready while the calls of the sick
+// volume hang and those of the broken pod fail. Then all calls succeed: the desired state must be reached, and nothing
+// else may be left. The same must hold with no pods, and again after every program was killed. At last the programs
+// must stop.
 func (w *World) Converge() error { return convergence{w}.run() }
 
-// convergence is the end of a run: it brings a world to rest, and checks the rules of liveness.
+// convergence is the end of a run: it lets a world settle, and checks the rules of liveness.
 type convergence struct{ *World }
 
 func (c convergence) run() error {
@@ -56,7 +57,7 @@ func (c convergence) run() error {
 	return c.stop()
 }
 
-// make makes what is wanted possible, where several pods want what only one can have.
+// make makes the desired state possible, if several pods need a volume that only one can have.
 func (c convergence) make() {
 	c.trace.Step("faults stop")
 	c.mu.Lock()
@@ -77,8 +78,8 @@ func (c convergence) make() {
 	}
 }
 
-// resync tells the programs what somebody else has unmounted, once more: a call that was going on may have ended since. Those
-// who make good by themselves what could not be written get their time for it.
+// resync reports the unmounts by other programs again: a call that was running at the time may have ended since.
+// Programs that retry failed writes of records get the time for it.
 func (c convergence) resync() {
 	c.mu.Lock()
 	lost := sorted(c.foreign)
@@ -94,14 +95,14 @@ func (c convergence) resync() {
 	}
 }
 
-// excludes reports whether two pods want a volume that only one of them can have.
+// excludes reports whether two pods need a volume that only one of them can have.
 func (c convergence) excludes(a, b Pod) bool {
 	return slices.ContainsFunc(a.Volumes, func(v string) bool {
 		return slices.Contains(b.Volumes, v) && c.volumes[v].excludes(a, b)
 	})
 }
 
-// becomeReady holds L3, and L5 for what fails again and again.
+// becomeReady checks L3, and L5 for repeated failures.
 func (c convergence) becomeReady() error {
 	until := time.Now().Add(bound)
 	before := c.callsMade()
@@ -124,7 +125,8 @@ func (c convergence) becomeReady() error {
 			return err
 		}
 	}
-	// What fails waits longer each time; what hangs is called once. The time that has passed is at most bound and 20 s.
+	// A failed operation waits longer each time; a hung call is made once. The time that has passed is at most bound
+	// and 20 s.
 	attempts := 8 + int((bound+20*time.Second)/MaxBackoff)
 	if made := c.callsMade() - before; made > attempts*8*c.size() {
 		return &RuleError{Rule: "L5", Text: "calls that fail are made again and again without a wait"}
@@ -132,7 +134,7 @@ func (c convergence) becomeReady() error {
 	return nil
 }
 
-// troubled is for how many pauses the others are looked at while something hangs or fails; none when nothing does.
+// troubled is the number of pauses for which the others are checked while a call hangs or fails; zero if none does.
 func (c convergence) troubled() int {
 	if c.config.Sick == "" && c.config.Broken == "" {
 		return 0
@@ -140,7 +142,7 @@ func (c convergence) troubled() int {
 	return 20
 }
 
-// size is how much there is in the world.
+// size is the number of objects in the world.
 func (c convergence) size() int {
 	n := 1
 	for _, pod := range c.config.Pods {
@@ -149,8 +151,8 @@ func (c convergence) size() int {
 	return n
 }
 
-// calm kicks everybody and lets calls go on with the verdict that of gives, or leaves them when it gives none, until
-// nothing happens any more at this time.
+// calm kicks all programs. It lets calls continue with the verdict that of returns, or leaves a call waiting if of
+// returns none, until nothing more happens at this time.
 func (c convergence) calm(of func(call simulation.Call) string) error {
 	c.resync()
 	for range 60 * c.size() {
@@ -178,12 +180,12 @@ func (c convergence) calm(of func(call simulation.Call) string) error {
 
 func always(simulation.Call) string { return OK }
 
-// isWrite reports whether a call is none of the plugin.
+// isWrite reports whether a call is not one of the plugin.
 func isWrite(call simulation.Call) bool {
 	return slices.Contains([]string{"Intend", "Conclude", "Record", "WriteStatus", "WriteInUse", "SeeStatus"}, call.Name)
 }
 
-// verdictWithTrouble leaves the calls of the sick volume alone and fails the set-ups of the broken pod.
+// verdictWithTrouble leaves the calls of the sick volume waiting and fails the set-ups of the broken pod.
 func (c convergence) verdictWithTrouble(call simulation.Call) string {
 	at := atOf(call)
 	switch {
@@ -197,7 +199,7 @@ func (c convergence) verdictWithTrouble(call simulation.Call) string {
 	return OK
 }
 
-// missing returns the pods that are wanted, not ready, and need nothing that is in trouble.
+// missing returns the pods that are wanted and not ready, and that need neither the sick volume nor the broken pod's.
 func (c convergence) missing() []string {
 	var names []string
 	for _, pod := range c.config.Pods {
@@ -212,7 +214,8 @@ func (c convergence) missing() []string {
 	return names
 }
 
-// settle holds L1 and L2: with all calls succeeding, what is wanted is there, and nothing else. And L5.
+// settle checks L1 and L2 while all calls succeed: the desired state is reached, and nothing else is left. It also
+// checks L5.
 func (c convergence) settle(what string) error {
 	before, until := c.callsMade(), time.Now().Add(bound)
 	for {
@@ -235,9 +238,9 @@ func (c convergence) settle(what string) error {
 	return nil
 }
 
-// stayQuiet holds L5: nothing is called when nothing changes.
+// stayQuiet checks L5: no call is made while nothing changes.
 func (c convergence) stayQuiet() error {
-	c.sleep(MaxBackoff) // What was to be refreshed and failed may still wait.
+	c.sleep(MaxBackoff) // A failed refresh may still wait.
 	if err := c.calm(always); err != nil {
 		return err
 	}
@@ -254,7 +257,8 @@ func (c convergence) stayQuiet() error {
 	return nil
 }
 
-// restartAll holds L2 for the records that could not be written when an operation ended: the next life finds them.
+// restartAll checks L2 for the records that could not be written at the end of an operation: the next program finds
+// them.
 func (c convergence) restartAll() error {
 	for _, node := range c.nodes {
 		c.trace.Step("crash " + node)
@@ -266,7 +270,7 @@ func (c convergence) restartAll() error {
 	return c.settle("nothing, after a crash")
 }
 
-// stop holds L4.
+// stop checks L4.
 func (c convergence) stop() error {
 	for _, node := range c.nodes {
 		ctx, cancel := context.WithTimeout(c.options.Context, bound)
@@ -282,7 +286,7 @@ func (c convergence) stop() error {
 	return nil
 }
 
-// difference returns in what the truth, the records and what is believed differ from what is wanted.
+// difference returns the differences of the truth, the records and the programs' states from the desired state.
 func (c convergence) difference() error {
 	beliefs := c.beliefs()
 	c.mu.Lock()
@@ -315,10 +319,10 @@ func (c convergence) unready(beliefs map[string]Belief) error {
 	return nil
 }
 
-// misplaced returns an effect that is not there and should be, or that is and should not.
+// misplaced returns an effect that is missing, or one that should not exist.
 func (c convergence) misplaced(what string, is, shouldBe map[At]bool) error {
 	for _, at := range sorted(shouldBe) {
-		// What was unmounted by somebody else is staged again for the next pod; those that have it keep it.
+		// A volume that another program unmounted is staged again for the next pod; the pods that have it keep it.
 		if !is[at] && !c.foreign[at] {
 			return &RuleError{Rule: "L1", Text: at.String() + " is wanted and not " + what}
 		}
@@ -331,7 +335,7 @@ func (c convergence) misplaced(what string, is, shouldBe map[At]bool) error {
 	return nil
 }
 
-// outdated returns a set-up that began before the last update of its pod and that should have been refreshed.
+// outdated returns a set-up that began before the last update of its pod, and that should have been refreshed.
 func (c convergence) outdated(mounted map[At]bool) error {
 	for _, at := range sorted(mounted) {
 		if c.volumes[at.Volume].Remountable && c.refreshed[at] != c.updates[at.Pod] {
@@ -372,8 +376,8 @@ func (c convergence) wanted() (attached, staged, mounted map[At]bool) {
 	return attached, staged, mounted
 }
 
-// leftOnRecord returns what is on record and not wanted. It may be, where the journal could not be written and the program
-// does not try that again.
+// leftOnRecord returns unwanted records. They are allowed if the journal could not be written and the program does not
+// retry that.
 func (c convergence) leftOnRecord(attached, staged, mounted map[At]bool) error {
 	for _, node := range c.nodes {
 		if _, writesAgain := c.engines[node].(Resyncer); c.stale[node] && !writesAgain {
@@ -394,7 +398,7 @@ func (c convergence) leftOnRecord(attached, staged, mounted map[At]bool) error {
 	return nil
 }
 
-// isMapped reports whether a block volume has pods: the directory of their binds is on record as its staging is.
+// isMapped reports whether a block volume has pods: the record has the directory of their binds as its staging.
 func (c convergence) isMapped(whole At, mounted map[At]bool) bool {
 	for at := range mounted {
 		if at.Node == whole.Node && at.Volume == whole.Volume && c.volumes[at.Volume].Block {
@@ -404,7 +408,7 @@ func (c convergence) isMapped(whole At, mounted map[At]bool) bool {
 	return false
 }
 
-// sleep lets time pass, and what it wakes come to rest.
+// sleep lets time pass, until all that it wakes is blocked again.
 func (w *World) sleep(d time.Duration) {
 	w.options.Sleep(d)
 	w.options.Wait()

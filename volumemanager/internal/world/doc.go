@@ -1,15 +1,16 @@
-// Package world is a world of nodes, volumes and pods for package simulation: what is attached, staged and set up in
-// truth, a plugin whose calls end as the driver says, a journal that survives crashes, and the rules that must hold.
+// Package world is a simulated world of nodes, volumes and pods for package simulation. It has the real attachments,
+// stagings and set-ups, a plugin whose calls end as the driver decides, a journal that survives crashes, and the rules
+// that must hold.
 //
 // # Words
 //
-// The truth is what the storage and the kernels know: [World] holds it, and it survives everything but a reboot. A
-// program under test, an [Engine], is what runs on one node, or, in a world with a controller, on the controller, which
-// is the node [Controller]. Each of its lives is a [Process]: what the process asks of the outside goes through it, and
-// nothing of that has an effect after it was killed. The orchestrator's wish is which pods are there.
+// The truth is the state of the storage and the kernels: [World] holds it, and it survives everything but a reboot. A
+// program under test, an [Engine], runs on one node, or, in a world with a controller, on the controller, which is the
+// node [Controller]. Each of its lives is a [Process]: all its requests to the outside go through it, and have no
+// effect after it was killed. The orchestrator's wish is the set of pods.
 //
-// A call of the plugin parks twice at most: before its effect, and, when its answer is lost, after it. A call of the
-// journal parks before it writes. So a program can be killed before and after each of its effects.
+// A call of the plugin waits for the driver at most twice: before its effect, and, if its answer is lost, after it. A
+// call of the journal waits before it writes. So a program can be killed before and after each of its effects.
 //
 // # Rules
 //

@@ -6,18 +6,18 @@ import (
 	"github.com/volumekit/volumekit/internal/simulation"
 )
 
-// This file holds programs that end while their processes live on: what they have called and has not returned goes on, and
-// another program begins in the same process when it can.
+// This file handles programs that end while their processes live on: their calls that have not returned continue, and
+// another program starts in the same process when possible.
 
-// left is how long it takes until a program that ends has abandoned the calls that do not return.
+// left is the time in which an ending program abandons the calls that do not return.
 const left = 3 * time.Second
 
-// mayStop reports whether the program on a node runs, and can be ended without its process.
+// mayStop reports whether the program on a node runs, and can end without its process.
 func (w *World) mayStop(node string) bool {
 	return w.config.Faults.Stops && w.restarter(node) != nil && w.restarter(node).Life() == Running
 }
 
-// restarter returns the program on a node, or nil when it is none that can be ended without its process.
+// restarter returns the program on a node, or nil if it cannot end without its process.
 func (w *World) restarter(node string) Restarter {
 	r, ok := w.engines[node].(Restarter)
 	if !ok {
@@ -26,7 +26,7 @@ func (w *World) restarter(node string) Restarter {
 	return r
 }
 
-// stopProgram ends the program on a node, and its process lives on.
+// stopProgram ends the program on a node; its process lives on.
 func (w *World) stopProgram(node, how string) bool {
 	if !w.mayStop(node) {
 		return false
@@ -38,8 +38,8 @@ func (w *World) stopProgram(node, how string) bool {
 	return true
 }
 
-// succeed holds L4 for programs that were ended: they return while the calls of the plugin hang, and once those have
-// returned too, others begin in their processes.
+// succeed checks L4 for ended programs: they return while calls of the plugin hang, and when those have returned too,
+// others start in their processes.
 func (c convergence) succeed() error {
 	if err := c.await(Ending, "has not returned beside calls that hang", onlyWrites); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (c convergence) succeed() error {
 	return c.await(Ended, "has no successor although all calls have returned", always)
 }
 
-// onlyWrites leaves the calls of the plugin alone.
+// onlyWrites leaves the calls of the plugin waiting.
 func onlyWrites(call simulation.Call) string {
 	if isWrite(call) {
 		return OK
@@ -55,7 +55,7 @@ func onlyWrites(call simulation.Call) string {
 	return ""
 }
 
-// await lets calls go on with the verdict that of gives, until no program lives like this.
+// await lets calls continue with the verdict that of returns, until no program lives like this.
 func (c convergence) await(life Life, what string, of func(simulation.Call) string) error {
 	for until := time.Now().Add(bound); ; c.sleep(pause) {
 		node := c.livesLike(life)

@@ -14,8 +14,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// World is nodes, volumes and pods. Make it with [New]; [World.Close] ends it. One goroutine, the driver's, calls its
-// methods.
+// World is a set of nodes, volumes and pods. Make it with [New]; [World.Close] ends it. Only one goroutine, the
+// driver's, calls its methods.
 type World struct {
 	config  Config
 	options Options
@@ -23,14 +23,14 @@ type World struct {
 	calls   simulation.Calls
 	began   time.Time
 
-	// What follows does not change.
+	// The fields below do not change.
 	volumes map[string]Volume
 	specs   map[string]*volume.Spec
 	inner   map[v1.UniqueVolumeName]string
 	owners  map[v1.UniqueVolumeName]string // the pod of a volume that pods do not share
 	nodes   []string                       // with the controller
 
-	// What follows is the driver's.
+	// Only the driver uses the fields below.
 	engines   map[string]Engine
 	processes map[string]*Process
 	choices   []simulation.Choice
@@ -38,25 +38,24 @@ type World struct {
 	mu sync.Mutex
 	truth
 	journals
-	// used holds what is set up for a pod that was ready and has been wanted since.
+	// used holds the set-ups of pods that were ready and have been wanted since.
 	used map[At]bool
-	// outlived holds what was, or was being, set up for a pod when the program was told that it is removed, until the next
-	// mount begins there.
+	// outlived holds the set-ups of a pod, finished or running, when the program was told of its removal. It holds them
+	// until the next mount begins there.
 	outlived map[At]bool
 	desired  map[string]bool
 	pods     map[string]*v1.Pod
-	// updates counts the updates of each pod; refreshed says how many there had been when the set-up began that
-	// succeeded last.
+	// updates counts the updates of each pod. refreshed is that count at the begin of the last successful set-up.
 	updates   map[string]int
 	refreshed map[At]int
-	// given is how much the control plane has given a volume beyond what it had, grown what of that a node has made use of, and
-	// promised what had been given when a mount began. refused says why a node need not let a volume
-	// grow: never to this size, or not as long as it is used.
+	// given is the size that the control plane has added to a volume, grown the part of it that a node has expanded to,
+	// and promised the value of given when a mount began. refused says why a node need not expand a volume: never to
+	// this size, or not while it is used.
 	given   map[string]int
 	grown   map[At]int
 	promise map[At]int
 	refused map[string]string
-	// inUse and reported are the status of each node: what it says that it uses, what it is told is attached.
+	// inUse and reported are the status of each node: its volumes in use, and its volumes attached.
 	inUse    map[string][]v1.UniqueVolumeName
 	reported map[string]map[v1.UniqueVolumeName]string
 	// boots counts the reboots of each node.
@@ -66,7 +65,7 @@ type World struct {
 	faults      []error
 }
 
-// New returns a world in which nothing is attached and no pod is wanted, with all programs started.
+// New returns a world without attachments and pods, with all programs started.
 func New(config Config, options Options) (*World, error) {
 	w := &World{
 		config: config, options: options, trace: options.Trace, began: time.Now(), nodes: slices.Clone(config.Nodes),
@@ -118,7 +117,7 @@ func specOf(v Volume) *volume.Spec {
 	return volume.NewSpecFromPersistentVolume(pv, false)
 }
 
-// uniqueName is the name that VolumePluginMgr.UniqueVolumeName gives.
+// uniqueName returns the same name as VolumePluginMgr.UniqueVolumeName.
 func (w *World) uniqueName(v Volume, pod string) v1.UniqueVolumeName {
 	if v.shared() || pod == "" {
 		return volume.GetUniqueVolumeName(PluginName, v.Name)
@@ -126,7 +125,7 @@ func (w *World) uniqueName(v Volume, pod string) v1.UniqueVolumeName {
 	return volume.GetUniqueVolumeName(PluginName, "pods/"+pod+"/"+v.Name)
 }
 
-// start begins a life of the program on a node.
+// start starts the program on a node.
 func (w *World) start(node string) error {
 	p, err := w.newProcess(node)
 	if err != nil {
@@ -140,7 +139,7 @@ func (w *World) start(node string) error {
 	return nil
 }
 
-// kill ends the life of the program on a node, without an effect of anything that it was doing.
+// kill kills the program on a node: nothing that it was doing has an effect any more.
 func (w *World) kill(node string) {
 	p := w.processes[node]
 	w.change(func() {
@@ -157,14 +156,14 @@ func (w *World) kill(node string) {
 	w.options.Wait()
 }
 
-// Close kills all programs, so that no goroutine is left.
+// Close kills all programs. No goroutine is left.
 func (w *World) Close() {
 	for _, node := range w.nodes {
 		w.kill(node)
 	}
 }
 
-// change runs f with the lock held.
+// change runs f under the lock.
 func (w *World) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,23 +175,24 @@ func (w *World) note(format string, args ...any) {
 	w.trace.Note(fmt.Sprintf(format, args...))
 }
 
-// RuleError says which rule does not hold.
+// RuleError says which rule is broken.
 type RuleError struct {
 	// Rule is its name, such as "S1".
 	Rule string
-	// Text says what is wrong.
+	// Text describes the failure.
 	Text string
 }
 
-// Error begins with the rule.
+// Error returns the rule and the text.
 func (e *RuleError) Error() string { return e.Rule + ": " + e.Text }
 
-// broken notes that a rule does not hold. The lock is held.
+// broken records that a rule is broken. The caller holds the lock.
 func (w *World) broken(rule, format string, args ...any) {
 	w.faults = append(w.faults, &RuleError{Rule: rule, Text: fmt.Sprintf(format, args...)})
 }
 
-// fault returns the first of the faults by their text, since goroutines find them in any order. The lock is held.
+// fault returns the first of the faults by their text, because goroutines find them in any order. The caller holds the
+// lock.
 func (w *World) fault() error {
 	slices.SortFunc(w.faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	if len(w.faults) == 0 {
