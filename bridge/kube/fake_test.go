@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/volumekit/volumekit/bridge/kube"
+	"github.com/volumekit/volumekit/bridge/kube/internal/servertest"
 	"github.com/volumekit/volumekit/store"
 )
 
@@ -64,7 +65,7 @@ func TestErrors(t *testing.T) {
 		"the end of a context": {context.DeadlineExceeded, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			clients := &fakeClients{}
+			clients := &servertest.Clients{}
 			clients.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.answer })
 			s, err := kube.New(clients, kube.Options{})
 			require.NoError(t, err)
@@ -102,7 +103,7 @@ func requireSentinel(t *testing.T, err, want error) {
 }
 
 // requests returns what was asked of the server from now on: "verb", or "verb status".
-func requests(clients *fakeClients) func() []string {
+func requests(clients *servertest.Clients) func() []string {
 	clients.ClearActions()
 	return func() []string {
 		var asked []string
@@ -184,7 +185,7 @@ func remove(t *testing.T, s store.Store, name string) {
 }
 
 // between calls f once, before the first update of a status.
-func between(clients *fakeClients, f func()) {
+func between(clients *servertest.Clients, f func()) {
 	done := false
 	clients.PrependReactor("update", "persistentvolumes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() == "status" && !done {
@@ -215,11 +216,11 @@ func TestBetweenTheTwoWrites(t *testing.T) {
 			between(clients, func() { // The fake's lock is held: the server's memory is written to.
 				switch {
 				case c.delete:
-					require.NoError(t, store.Delete(t.Context(), server.memory, pv))
+					require.NoError(t, store.Delete(t.Context(), server.Memory, pv))
 				case c.others != nil:
-					theirs := getVolume(t, server.memory, "disk")
+					theirs := getVolume(t, server.Memory, "disk")
 					c.others(theirs)
-					_, err := store.Update(t.Context(), server.memory, theirs)
+					_, err := store.Update(t.Context(), server.Memory, theirs)
 					require.NoError(t, err)
 				}
 			})
@@ -287,7 +288,7 @@ func TestLongListsAreReadInPages(t *testing.T) {
 	server, clients := newAPIServer(t)
 	s, err := kube.New(clients, kube.Options{})
 	require.NoError(t, err)
-	server.perPage = 3
+	server.PerPage = 3
 	for i := range 10 {
 		createVolume(t, s, fmt.Sprintf("disk-%d", i))
 	}
@@ -321,10 +322,10 @@ func TestAWatchGoesOn(t *testing.T) {
 		name := fmt.Sprintf("disk-%d", i)
 		last := createVolume(t, s, name)
 		requireEvent(t, events, store.Added, name)
-		server.cut()
+		server.Cut()
 		after := createVolume(t, s, name+"-after")
 		require.Equal(t, after, requireEvent(t, events, store.Added, name+"-after"))
-		begun := server.begun()
+		begun := server.Begun()
 		require.Equal(t, last.ResourceVersion, begun[len(begun)-1], "nothing is told twice or missed")
 	}
 }
@@ -334,8 +335,8 @@ func TestAWatchThatCannotGoOnEnds(t *testing.T) {
 		s, server := newStore(t)
 		events, err := s.Watch(t.Context(), store.PersistentVolumeClaims, "", present(t, s))
 		require.NoError(t, err)
-		server.forgetNext()
-		server.cut()
+		server.ForgetNext()
+		server.Cut()
 		requireClosed(t, events)
 	})
 	t.Run("it is denied", func(t *testing.T) {
@@ -346,7 +347,7 @@ func TestAWatchThatCannotGoOnEnds(t *testing.T) {
 		clients.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
 			return true, nil, apierrors.NewForbidden(resourceOfVolumes, "", errors.New("the role was taken away"))
 		})
-		server.cut()
+		server.Cut()
 		requireClosed(t, events)
 	})
 }
@@ -355,15 +356,15 @@ func TestAWatchThatCannotGoOnEnds(t *testing.T) {
 func TestBookmarks(t *testing.T) {
 	s, server := newStore(t)
 	events := watchVolumes(t, s)
-	server.forget(1) // Of which the watch is told: the bookmark comes after it.
+	server.Forget(1) // Of which the watch is told: the bookmark comes after it.
 	for range 2 {
 		<-events
 	}
 	at := present(t, s)
 	created := createVolume(t, s, "disk")
 	requireEvent(t, events, store.Added, "disk")
-	server.tell(watch.Event{Type: watch.Bookmark, Object: &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{ResourceVersion: at}}})
-	server.cut()
+	server.Tell(watch.Event{Type: watch.Bookmark, Object: &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{ResourceVersion: at}}})
+	server.Cut()
 	require.Equal(t, created, requireEvent(t, events, store.Added, "disk"), "it is told again: the bookmark was before it")
 }
 
@@ -372,7 +373,7 @@ func TestErrorsOfAWatchPass(t *testing.T) {
 	s, server := newStore(t)
 	events := watchVolumes(t, s)
 	status := apierrors.NewInternalError(errors.New("etcd has no leader")).Status()
-	server.tell(watch.Event{Type: watch.Error, Object: &status})
+	server.Tell(watch.Event{Type: watch.Error, Object: &status})
 	createVolume(t, s, "disk")
 	requireEvent(t, events, store.Added, "disk")
 }

@@ -64,7 +64,7 @@ func TestWatchesShareAnInformer(t *testing.T) {
 	for _, events := range []<-chan store.Event{one, other} {
 		require.Equal(t, created, requireEvent(t, events, store.Added, "disk"))
 	}
-	require.Len(t, server.begun(), 1)
+	require.Len(t, server.Begun(), 1)
 }
 
 func TestStoreWithInformers(t *testing.T) {

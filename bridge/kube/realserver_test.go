@@ -3,23 +3,7 @@
 package kube_test
 
 import (
-	"bytes"
-	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
-	"fmt"
-	"net"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -27,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/volumekit/volumekit/bridge/kube"
+	"github.com/volumekit/volumekit/bridge/kube/internal/servertest"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/store/storetest"
 )
@@ -37,7 +21,7 @@ import (
 // TestAPIServer holds the store on a real kube-apiserver to all that the one on client-go's fake is held to. `make test-kube` builds the
 // server and etcd into the directory that KUBE_BINARIES names.
 func TestAPIServer(t *testing.T) {
-	c := startCluster(t)
+	c := cluster{servertest.Start(t), t}
 	s := c.store("admin")
 	storetest.Run(t, storetest.Config{
 		New: func(t *testing.T) store.Store {
@@ -47,7 +31,7 @@ func TestAPIServer(t *testing.T) {
 		},
 		Compact: func(t *testing.T, _ store.Store) {
 			t.Helper()
-			c.compact()
+			c.Compact()
 		},
 	})
 	for _, c := range suite() {
@@ -80,7 +64,7 @@ func TestAPIServer(t *testing.T) {
 		events := watchVolumes(t, s)
 		createVolume(t, s, "before")
 		requireEvent(t, events, store.Added, "before")
-		c.restart()
+		c.Restart()
 		createVolume(t, s, "after")
 		requireEvent(t, events, store.Added, "after")
 	})
@@ -135,135 +119,21 @@ func testDenied(t *testing.T, s store.Store) {
 	require.ErrorIs(t, err, kube.ErrDenied)
 }
 
-// cluster is an etcd and a kube-apiserver.
+// cluster is a real API server, as the tests of a store use it.
 type cluster struct {
-	t      *testing.T
-	dir    string
-	etcd   string // its URL
-	port   int
-	server *exec.Cmd
+	*servertest.Cluster
+
+	t *testing.T
 }
 
-func startCluster(t *testing.T) *cluster {
-	t.Helper()
-	require.NotEmpty(t, os.Getenv("KUBE_BINARIES"), "run make test-kube")
-	c := &cluster{t: t, dir: t.TempDir(), etcd: fmt.Sprintf("http://127.0.0.1:%d", freePort(t)), port: freePort(t)}
-	peers := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
-	c.run("server", "etcd.log",
-		"--data-dir="+filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
-		"--listen-client-urls="+c.etcd, "--advertise-client-urls="+c.etcd,
-		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)
-	c.writeKey()
-	c.write("tokens.csv", []byte("admin,admin,1,system:masters\nnobody,nobody,2\n"))
-	c.start()
-	return c
-}
-
-// run starts one of the programs; it ends with the test.
-func (c *cluster) run(program, log string, arguments ...string) *exec.Cmd {
+func (c cluster) clients(token string) *kubernetes.Clientset {
 	c.t.Helper()
-	out, err := os.OpenFile(filepath.Join(c.dir, log), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	require.NoError(c.t, err)
-	defer out.Close()
-	cmd := exec.Command(filepath.Join(os.Getenv("KUBE_BINARIES"), program), arguments...)
-	cmd.Stdout, cmd.Stderr = out, out
-	require.NoError(c.t, cmd.Start())
-	c.t.Cleanup(func() { stop(cmd) })
-	return cmd
-}
-
-func stop(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-}
-
-// start starts the API server and waits until it serves.
-func (c *cluster) start() {
-	c.t.Helper()
-	key := filepath.Join(c.dir, "key.pem")
-	c.server = c.run("kube-apiserver", "apiserver.log",
-		"--etcd-servers="+c.etcd, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(c.port), "--cert-dir="+filepath.Join(c.dir, "certs"),
-		"--token-auth-file="+filepath.Join(c.dir, "tokens.csv"), "--authorization-mode=RBAC",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
-		"--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
-		// Nobody makes the namespaces, service accounts and taints that these wait for.
-		"--disable-admission-plugins=ServiceAccount,NamespaceLifecycle,StorageObjectInUseProtection,TaintNodesByCondition")
-	client, err := rest.HTTPClientFor(c.config("admin"))
-	require.NoError(c.t, err)
-	for end := time.Now().Add(3 * time.Minute); ; {
-		request, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.config("admin").Host+"/readyz", nil)
-		require.NoError(c.t, err)
-		response, err := client.Do(request)
-		if err == nil {
-			_ = response.Body.Close()
-		}
-		if err == nil && response.StatusCode == http.StatusOK {
-			return
-		}
-		if time.Now().After(end) {
-			log, _ := os.ReadFile(filepath.Join(c.dir, "apiserver.log"))
-			c.t.Fatalf("the API server does not become ready:\n%s", log[max(0, len(log)-8000):])
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-c.t.Context().Done():
-		}
-	}
-}
-
-// restart ends the API server as a crash does, and starts it again.
-func (c *cluster) restart() {
-	c.t.Helper()
-	stop(c.server)
-	c.start()
-}
-
-// compact has etcd forget what was, and the API server what it remembers of it.
-func (c *cluster) compact() {
-	c.t.Helper()
-	body := c.ask("/v3/kv/put", map[string]any{"key": base64.StdEncoding.EncodeToString([]byte("another-write"))})
-	c.ask("/v3/kv/compaction", map[string]any{"revision": body.Header.Revision, "physical": true})
-	c.restart()
-}
-
-type etcdAnswer struct {
-	Header struct {
-		Revision string `json:"revision"`
-	} `json:"header"`
-}
-
-func (c *cluster) ask(path string, question any) etcdAnswer {
-	c.t.Helper()
-	content, err := json.Marshal(question)
-	require.NoError(c.t, err)
-	request, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.etcd+path, bytes.NewReader(content))
-	require.NoError(c.t, err)
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(c.t, err)
-	defer response.Body.Close()
-	require.Equal(c.t, http.StatusOK, response.StatusCode)
-	var told etcdAnswer
-	require.NoError(c.t, json.NewDecoder(response.Body).Decode(&told))
-	return told
-}
-
-func (c *cluster) config(token string) *rest.Config {
-	return &rest.Config{
-		Host: "https://127.0.0.1:" + strconv.Itoa(c.port), BearerToken: token,
-		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
-		ContentConfig:   rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
-		QPS:             -1,
-	}
-}
-
-func (c *cluster) clients(token string) *kubernetes.Clientset {
-	c.t.Helper()
-	clients, err := kubernetes.NewForConfig(c.config(token))
+	clients, err := kubernetes.NewForConfig(c.Config(token))
 	require.NoError(c.t, err)
 	return clients
 }
 
-func (c *cluster) store(token string) *kube.Store {
+func (c cluster) store(token string) *kube.Store {
 	c.t.Helper()
 	s, err := kube.New(c.clients(token), kube.Options{})
 	require.NoError(c.t, err)
@@ -271,7 +141,7 @@ func (c *cluster) store(token string) *kube.Store {
 }
 
 // clean takes away what the tests have made.
-func (c *cluster) clean(t *testing.T) {
+func (c cluster) clean(t *testing.T) {
 	t.Helper()
 	clients, now := c.clients("admin"), metav1.NewDeleteOptions(0)
 	s := c.store("admin")
@@ -299,25 +169,4 @@ func (c *cluster) clean(t *testing.T) {
 			}
 		}
 	}
-}
-
-func (c *cluster) write(name string, content []byte) {
-	c.t.Helper()
-	require.NoError(c.t, os.WriteFile(filepath.Join(c.dir, name), content, 0o600))
-}
-
-// writeKey writes the key for the tokens of service accounts, of which there are none.
-func (c *cluster) writeKey() {
-	c.t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	require.NoError(c.t, err)
-	c.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }

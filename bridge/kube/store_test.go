@@ -4,13 +4,21 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/volumekit/volumekit/bridge/kube"
+	"github.com/volumekit/volumekit/bridge/kube/internal/servertest"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/store/storetest"
 )
 
-func newStore(t *testing.T) (*kube.Store, *apiServer) {
+// newAPIServer returns an API server with the kinds of a store and two more, and the fake clientset that speaks to it.
+func newAPIServer(t *testing.T) (*servertest.Server, *servertest.Clients) {
+	t.Helper()
+	return servertest.New(t, moreKinds(t), scheme.Scheme)
+}
+
+func newStore(t *testing.T) (*kube.Store, *servertest.Server) {
 	t.Helper()
 	server, clients := newAPIServer(t)
 	s, err := kube.New(clients, kube.Options{})
@@ -19,7 +27,7 @@ func newStore(t *testing.T) (*kube.Store, *apiServer) {
 }
 
 func TestStore(t *testing.T) {
-	servers := map[store.Store]*apiServer{}
+	servers := map[store.Store]*servertest.Server{}
 	storetest.Run(t, storetest.Config{
 		New: func(t *testing.T) store.Store {
 			t.Helper()
@@ -29,7 +37,7 @@ func TestStore(t *testing.T) {
 		},
 		Compact: func(t *testing.T, s store.Store) {
 			t.Helper()
-			servers[s].forget(2 * history)
+			servers[s].Forget(2 * servertest.History)
 		},
 	})
 }

@@ -1,4 +1,6 @@
-package kube_test
+// Package servertest has API servers for tests of stores on Kubernetes: one for client-go's fake clients, and the real one, which
+// `make test-kube` builds.
+package servertest
 
 import (
 	"context"
@@ -12,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -20,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coordinationfake "k8s.io/client-go/kubernetes/typed/coordination/v1/fake"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -32,70 +32,73 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// fakeClients are those groups of client-go's fake clientset that a store uses: the whole of it takes as long again to compile.
-type fakeClients struct{ clienttesting.Fake }
+// Clients are those groups of client-go's fake clientset that a store uses: the whole of it takes as long again to compile.
+type Clients struct{ clienttesting.Fake }
 
-func (c *fakeClients) CoreV1() coreclient.CoreV1Interface { return &corefake.FakeCoreV1{Fake: &c.Fake} }
+func (c *Clients) CoreV1() coreclient.CoreV1Interface { return &corefake.FakeCoreV1{Fake: &c.Fake} }
 
-func (c *fakeClients) StorageV1() storageclient.StorageV1Interface {
+func (c *Clients) StorageV1() storageclient.StorageV1Interface {
 	return &storagefake.FakeStorageV1{Fake: &c.Fake}
 }
 
-func (c *fakeClients) CoordinationV1() coordinationclient.CoordinationV1Interface {
+func (c *Clients) CoordinationV1() coordinationclient.CoordinationV1Interface {
 	return &coordinationfake.FakeCoordinationV1{Fake: &c.Fake}
 }
 
-// apiServer answers for client-go's fake clientset, whose own tracker knows no versions: no conflicts, no watch from a version, no
+// Server answers for client-go's fake clientset, whose own tracker knows no versions: no conflicts, no watch from a version, no
 // status that is written apart. It keeps its objects in a store in memory, and adds what an API server does otherwise than a store.
 // What it cannot show is what only the real one does: validation, defaults, and that several requests are served at once, because
 // client-go's fake takes one after the other.
-type apiServer struct {
+type Server struct {
+	// Memory has the objects of the server.
+	Memory *store.Memory
+	// PerPage is how many objects a page of a list has at most; 0 means as many as were asked for. Set it before the server is used.
+	PerPage int
+
 	t      *testing.T
-	memory *store.Memory
+	scheme *runtime.Scheme
 	kinds  map[string]schema.GroupVersionKind // by resource
 
 	mu      sync.Mutex
 	pages   map[string][]store.Object // the rest of lists, by the token
-	perPage int                       // at most so many in a page; none means all that were asked for
 	watches []*served                 // that were begun
 	amnesia bool                      // whether every watch from now on is from too old a version
 }
 
-// newAPIServer returns an API server and the fake clientset that speaks to it.
-func newAPIServer(t *testing.T) (*apiServer, *fakeClients) {
+// New returns an API server that has kinds, and the fake clientset that speaks to it. The scheme knows the lists of the kinds.
+func New(t *testing.T, kinds *store.KindTable, scheme *runtime.Scheme) (*Server, *Clients) {
 	t.Helper()
-	table := moreKinds(t)
-	s := &apiServer{
-		t: t, memory: store.NewMemory(store.MemoryOptions{History: history, Kinds: table}),
+	s := &Server{
+		Memory: store.NewMemory(store.MemoryOptions{History: History, Kinds: kinds}), t: t, scheme: scheme,
 		kinds: map[string]schema.GroupVersionKind{}, pages: map[string][]store.Object{},
 	}
-	for _, kind := range table.Kinds() {
+	for _, kind := range kinds.Kinds() {
 		plural, _ := meta.UnsafeGuessKindToResource(kind)
 		s.kinds[plural.Resource] = kind
 	}
-	s.forget(1) // No API server is at version zero.
-	clients := &fakeClients{}
+	s.Forget(1) // No API server is at version zero.
+	clients := &Clients{}
 	clients.PrependReactor("*", "*", s.react)
 	clients.PrependWatchReactor("*", s.watch)
 	return s, clients
 }
 
-// history is how many writes the server remembers at least.
-const history = 256
+// History is how many writes the server remembers at least.
+const History = 256
 
-// forget makes writes until what was before them is forgotten, or only so many.
-func (s *apiServer) forget(writes int) {
+// Forget makes writes until what was before them is forgotten, or only so many.
+func (s *Server) Forget(writes int) {
 	s.t.Helper()
 	for i := range writes {
 		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("passing-%d", i)}}
-		_, err := s.memory.Create(s.t.Context(), pv)
+		_, err := s.Memory.Create(s.t.Context(), pv)
 		require.NoError(s.t, err)
-		require.NoError(s.t, s.memory.Delete(s.t.Context(), store.Key{Kind: store.PersistentVolumes, Name: pv.Name}, store.Preconditions{}))
+		require.NoError(s.t, s.Memory.Delete(s.t.Context(), store.Key{Kind: store.PersistentVolumes, Name: pv.Name}, store.Preconditions{}))
 	}
 }
 
 // react implements testing.ReactionFunc.
-func (s *apiServer) react(action clienttesting.Action) (bool, runtime.Object, error) {
+func (s *Server) react(action clienttesting.Action) (bool, runtime.Object, error) {
 	kind, known := s.kinds[action.GetResource().Resource]
 	if !known {
 		return false, nil, nil
@@ -110,7 +113,7 @@ func (s *apiServer) react(action clienttesting.Action) (bool, runtime.Object, er
 		obj, err = s.create(a)
 	case clienttesting.GetActionImpl:
 		key.Name = a.Name
-		obj, err = s.memory.Get(s.t.Context(), key)
+		obj, err = s.Memory.Get(s.t.Context(), key)
 	case clienttesting.DeleteActionImpl:
 		key.Name = a.Name
 		err = s.delete(key, a.DeleteOptions)
@@ -143,7 +146,7 @@ func answer(resource schema.GroupResource, name string, err error) error {
 }
 
 // create takes no status and no UID.
-func (s *apiServer) create(a clienttesting.CreateActionImpl) (runtime.Object, error) {
+func (s *Server) create(a clienttesting.CreateActionImpl) (runtime.Object, error) {
 	obj := a.GetObject().DeepCopyObject().(store.Object)
 	if obj.GetResourceVersion() != "" {
 		return nil, store.ErrInvalid
@@ -157,14 +160,14 @@ func (s *apiServer) create(a clienttesting.CreateActionImpl) (runtime.Object, er
 	case *v1.PersistentVolumeClaim:
 		o.Status.Phase = v1.ClaimPending
 	}
-	return s.memory.Create(s.t.Context(), obj)
+	return s.Memory.Create(s.t.Context(), obj)
 }
 
 // update writes the status or the rest, and nothing if that is what is there.
-func (s *apiServer) update(key store.Key, a clienttesting.UpdateActionImpl) (runtime.Object, error) {
+func (s *Server) update(key store.Key, a clienttesting.UpdateActionImpl) (runtime.Object, error) {
 	given := a.GetObject().DeepCopyObject().(store.Object)
 	key.Name = given.GetName()
-	found, err := s.memory.Get(s.t.Context(), key)
+	found, err := s.Memory.Get(s.t.Context(), key)
 	if err != nil {
 		if key.Kind == store.Leases && errors.Is(err, store.ErrNotFound) {
 			return nil, store.ErrConflict // The server would create it, were it not for the UID.
@@ -188,10 +191,10 @@ func (s *apiServer) update(key store.Key, a clienttesting.UpdateActionImpl) (run
 	if apiequality.Semantic.DeepEqual(changed, now) {
 		return now, nil
 	}
-	return s.memory.Update(s.t.Context(), changed)
+	return s.Memory.Update(s.t.Context(), changed)
 }
 
-func (s *apiServer) delete(key store.Key, options metav1.DeleteOptions) error {
+func (s *Server) delete(key store.Key, options metav1.DeleteOptions) error {
 	var p store.Preconditions
 	if options.Preconditions != nil && options.Preconditions.UID != nil {
 		p.UID = *options.Preconditions.UID
@@ -199,15 +202,15 @@ func (s *apiServer) delete(key store.Key, options metav1.DeleteOptions) error {
 	if options.Preconditions != nil && options.Preconditions.ResourceVersion != nil {
 		p.ResourceVersion = *options.Preconditions.ResourceVersion
 	}
-	return s.memory.Delete(s.t.Context(), key, p)
+	return s.Memory.Delete(s.t.Context(), key, p)
 }
 
 // list answers in pages, the order of whose objects is none.
-func (s *apiServer) list(kind schema.GroupVersionKind, a clienttesting.ListActionImpl) (runtime.Object, error) {
+func (s *Server) list(kind schema.GroupVersionKind, a clienttesting.ListActionImpl) (runtime.Object, error) {
 	if a.ListOptions.ResourceVersion != "" { // It is asked whether that is known.
 		ctx, cancel := context.WithCancel(s.t.Context())
 		defer cancel()
-		if _, err := s.memory.Watch(ctx, kind, a.Namespace, a.ListOptions.ResourceVersion); err != nil {
+		if _, err := s.Memory.Watch(ctx, kind, a.Namespace, a.ListOptions.ResourceVersion); err != nil {
 			return nil, err
 		}
 	}
@@ -219,7 +222,7 @@ func (s *apiServer) list(kind schema.GroupVersionKind, a clienttesting.ListActio
 		return nil, store.ErrCompacted
 	}
 	if !begun {
-		all, err := s.memory.List(s.t.Context(), kind, a.Namespace)
+		all, err := s.Memory.List(s.t.Context(), kind, a.Namespace)
 		if err != nil {
 			return nil, err
 		}
@@ -229,16 +232,16 @@ func (s *apiServer) list(kind schema.GroupVersionKind, a clienttesting.ListActio
 		}
 	}
 	more := ""
-	if limit := min(int(a.ListOptions.Limit), s.perPage); limit > 0 && len(rest) > limit {
+	if limit := min(int(a.ListOptions.Limit), s.PerPage); limit > 0 && len(rest) > limit {
 		more = fmt.Sprintf("%s/%d", version, len(rest))
 		s.pages[more] = rest[limit:]
 		rest = rest[:limit]
 	}
-	return listOf(kind, rest, version, more)
+	return s.listOf(kind, rest, version, more)
 }
 
-func listOf(kind schema.GroupVersionKind, objects []store.Object, version, more string) (runtime.Object, error) {
-	list, err := scheme.Scheme.New(kind.GroupVersion().WithKind(kind.Kind + "List"))
+func (s *Server) listOf(kind schema.GroupVersionKind, objects []store.Object, version, more string) (runtime.Object, error) {
+	list, err := s.scheme.New(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +267,7 @@ func (w *served) Stop()                          { w.cancel() }
 func (w *served) ResultChan() <-chan watch.Event { return w.events }
 
 // watch implements testing.WatchReactionFunc. That a version is forgotten is told by the first event, as the real one does.
-func (s *apiServer) watch(action clienttesting.Action) (bool, watch.Interface, error) {
+func (s *Server) watch(action clienttesting.Action) (bool, watch.Interface, error) {
 	kind, known := s.kinds[action.GetResource().Resource]
 	if !known {
 		return false, nil, nil
@@ -280,7 +283,7 @@ func (s *apiServer) watch(action clienttesting.Action) (bool, watch.Interface, e
 	s.watches = append(s.watches, w)
 	amnesia := s.amnesia
 	s.mu.Unlock()
-	events, err := s.memory.Watch(ctx, kind, action.GetNamespace(), version)
+	events, err := s.Memory.Watch(ctx, kind, action.GetNamespace(), version)
 	if amnesia {
 		err = store.ErrCompacted
 	}
@@ -290,6 +293,7 @@ func (s *apiServer) watch(action clienttesting.Action) (bool, watch.Interface, e
 		if err != nil {
 			status := apierrors.NewResourceExpired(err.Error()).Status()
 			w.send(ctx, watch.Event{Type: watch.Error, Object: &status})
+			return
 		}
 		for event := range events {
 			w.send(ctx, watch.Event{Type: watch.EventType(strings.ToUpper(string(event.Type))), Object: event.Object})
@@ -305,8 +309,8 @@ func (w *served) send(ctx context.Context, event watch.Event) {
 	}
 }
 
-// cut ends all watches, as the server does now and then.
-func (s *apiServer) cut() {
+// Cut ends all watches, as the server does now and then.
+func (s *Server) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.watches {
@@ -314,23 +318,23 @@ func (s *apiServer) cut() {
 	}
 }
 
-// forgetNext has every watch from now on be told that its version is too old.
-func (s *apiServer) forgetNext() {
+// ForgetNext has every watch from now on be told that its version is too old.
+func (s *Server) ForgetNext() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.amnesia = true
 }
 
-// tell sends an event to the watch that was begun last.
-func (s *apiServer) tell(event watch.Event) {
+// Tell sends an event to the watch that was begun last.
+func (s *Server) Tell(event watch.Event) {
 	s.mu.Lock()
 	w := s.watches[len(s.watches)-1]
 	s.mu.Unlock()
 	w.send(s.t.Context(), event)
 }
 
-// begun returns the versions from which watches of volumes were begun.
-func (s *apiServer) begun() []string {
+// Begun returns the versions from which watches of volumes were begun.
+func (s *Server) Begun() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var versions []string
@@ -344,19 +348,8 @@ func (s *apiServer) begun() []string {
 
 // setStatus gives obj the status of another object of its type, if its kind has one.
 func setStatus(obj, from store.Object) {
-	switch o := obj.(type) {
-	case *v1.PersistentVolume:
-		o.Status = from.(*v1.PersistentVolume).Status
-	case *v1.PersistentVolumeClaim:
-		o.Status = from.(*v1.PersistentVolumeClaim).Status
-	case *v1.Pod:
-		o.Status = from.(*v1.Pod).Status
-	case *v1.Node:
-		o.Status = from.(*v1.Node).Status
-	case *v1.Service:
-		o.Status = from.(*v1.Service).Status
-	case *storagev1.VolumeAttachment:
-		o.Status = from.(*storagev1.VolumeAttachment).Status
+	if status := reflect.ValueOf(obj).Elem().FieldByName("Status"); status.IsValid() {
+		status.Set(reflect.ValueOf(from).Elem().FieldByName("Status"))
 	}
 }
 
