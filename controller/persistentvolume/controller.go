@@ -46,7 +46,7 @@ type Options struct {
 	// nodes in the store count.
 	Mounts MountReporter
 	// Snapshots finds the snapshots that claims name as their data source: the Controller of controller/snapshot. With nil such
-	// a claim waits.
+	// a claim waits. If it is a [SnapshotWatcher], a claim is looked at again as soon as its snapshot is ready.
 	Snapshots Snapshots
 	// Populators fill new volumes, by the kind of the data source (dataSourceRef) that a claim names. A claim that names another kind
 	// waits, except for PersistentVolumeClaim and VolumeSnapshot. At most one controller of a store may have populators at a
@@ -80,8 +80,12 @@ type MountReporter interface {
 	WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolume) error
 }
 
-// Snapshots finds the snapshots that claims name as their data source.
-type Snapshots = storage.Snapshots
+type (
+	// Snapshots finds the snapshots that claims name as their data source.
+	Snapshots = storage.Snapshots
+	// SnapshotWatcher is an optional interface of [Snapshots], which wakes the claims that wait for a snapshot.
+	SnapshotWatcher = storage.SnapshotWatcher
+)
 
 // Controller binds, provisions and reclaims. Make one with [New] and start it with Run. Its methods may be called from
 // several goroutines at once.
@@ -198,6 +202,9 @@ func (c *Controller) run(ctx context.Context) {
 	feeds.Go(func() { c.seen.claims.Follow(ctx, c.claimChanged) })
 	feeds.Go(func() { c.seen.pods.Follow(ctx, c.podChanged) })
 	feeds.Go(func() { c.seen.attachments.Follow(ctx, c.attachmentChanged) })
+	if watcher, ok := c.options.Snapshots.(SnapshotWatcher); ok {
+		feeds.Go(func() { watcher.WatchSnapshots(ctx, c.snapshotChanged) })
+	}
 	if c.seen.synced(ctx) {
 		for range c.options.Workers {
 			workers.Go(func() { c.queue.Run(ctx, c.look) })

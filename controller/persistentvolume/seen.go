@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -27,6 +28,8 @@ type seen struct {
 	// claimsNaming are the claims that name a volume, attachmentsOf the attachments of a volume, by its name.
 	claimsNaming  *store.Index[*v1.PersistentVolumeClaim, string]
 	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
+	// restoring are the claims without a volume that name a snapshot as their data source, by its name.
+	restoring *store.Index[*v1.PersistentVolumeClaim, types.NamespacedName]
 }
 
 func newSeen(s store.Store, options store.MirrorOptions) *seen {
@@ -51,6 +54,13 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 			return nil
 		}
 		return []string{*at.Spec.Source.PersistentVolumeName}
+	})
+	see.restoring = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []types.NamespacedName {
+		snapshot, named := storage.SnapshotOf(claim)
+		if !named || claim.Spec.VolumeName != "" {
+			return nil
+		}
+		return []types.NamespacedName{snapshot}
 	})
 	return see
 }

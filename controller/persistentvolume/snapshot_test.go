@@ -4,10 +4,13 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/fake"
@@ -64,6 +67,60 @@ func TestAVolumeIsRestoredFromASnapshot(t *testing.T) {
 		said.Store(&answer{fake.DefaultPluginName, nil})
 		sleepUntilIdle()
 		w.requireBound("c", made)
+	})
+}
+
+// watchedSnapshots says when they change.
+type watchedSnapshots struct {
+	snapshotsBy
+
+	changed chan types.NamespacedName
+}
+
+func (s watchedSnapshots) WatchSnapshots(ctx context.Context, changed func(types.NamespacedName)) {
+	for {
+		select {
+		case name := <-s.changed:
+			changed(name)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// A claim that waits for a snapshot is woken by it, and not by the back-off. Claims that wait for others are not.
+func TestAClaimIsWokenByItsSnapshot(t *testing.T) {
+	objects := objectList{newClaim("old", ofClass("x")), newClass("x"), newClaim("c", ofClass("x"), restoreOf("s"))}
+	inWorld(t, objects, func(t *testing.T, w *world) {
+		var ready, asked atomic.Int32
+		said := watchedSnapshots{changed: make(chan types.NamespacedName)}
+		said.snapshotsBy = func(string) (volume.Snapshot, string, error) {
+			asked.Add(1)
+			if ready.Load() == 0 {
+				return volume.Snapshot{}, "", volume.ErrTransient
+			}
+			taken, err := w.plugin.CreateSnapshot(t.Context(), volume.SnapshotOptions{
+				Name: "s", Source: volume.NewSpecFromPersistentVolume(w.volume("pvc-uid-old"), false),
+			})
+			return taken, fake.DefaultPluginName, err
+		}
+		w.start(w.store, Options{Snapshots: said, InitialBackoff: time.Hour, MaxBackoff: time.Hour, Jitter: -1})
+		synctest.Wait()
+		require.EqualValues(t, 1, asked.Load())
+		said.changed <- types.NamespacedName{Namespace: "default", Name: "another"}
+		synctest.Wait()
+		require.EqualValues(t, 1, asked.Load())
+		said.changed <- types.NamespacedName{Namespace: "default", Name: "s"}
+		synctest.Wait()
+		require.EqualValues(t, 2, asked.Load())
+		ready.Store(1)
+		said.changed <- types.NamespacedName{Namespace: "default", Name: "s"}
+		synctest.Wait()
+		w.requireBound("c", made)
+		require.EqualValues(t, 3, asked.Load())
+		said.changed <- types.NamespacedName{Namespace: "default", Name: "s"}
+		synctest.Wait()
+		require.EqualValues(t, 3, asked.Load(), "it has its volume")
 	})
 }
 

@@ -97,3 +97,11 @@ func (c *Controller) attachmentChanged(at *storagev1.VolumeAttachment) {
 		c.queue.Add(work.Volume, objects.Named(*name))
 	}
 }
+
+// snapshotChanged is called when a snapshot is ready to use, or gone. It wakes the claims that are to be restored from it. They may be
+// in the back-off of an attempt at which it was not ready.
+func (c *Controller) snapshotChanged(snapshot types.NamespacedName) {
+	for _, claim := range c.seen.restoring.Get(snapshot) {
+		c.queue.Retry(work.Item{Kind: work.Claim, Name: store.NameOf(claim)})
+	}
+}

@@ -62,9 +62,7 @@ func New(mgr *volume.VolumePluginMgr, s store.Store, options Options) *Controlle
 	options = options.withDefaults()
 	return &Controller{
 		options: options, store: s,
-		seen: newSeen(s, store.MirrorOptions{
-			Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter,
-		}),
+		seen:    newSeen(s, options.mirrors()),
 		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
 		taken:   newTaken(),
 		plugins: &plugins{mgr: mgr, calls: call.New(options.CallTimeout)},
@@ -85,6 +83,10 @@ func (o Options) withDefaults() Options {
 		o.CallTimeout = defaultCallTimeout
 	}
 	return o
+}
+
+func (o Options) mirrors() store.MirrorOptions {
+	return store.MirrorOptions{Logger: o.Logger, InitialBackoff: o.InitialBackoff, MaxBackoff: o.MaxBackoff, Jitter: o.Jitter}
 }
 
 type noEvents struct{}

@@ -6,6 +6,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/store"
@@ -49,4 +50,30 @@ func (c *Controller) Snapshot(ctx context.Context, claim *v1.PersistentVolumeCla
 		Handle: handleOf(content), SourceVolume: deref(content.Spec.Source.VolumeHandle), GroupHandle: deref(content.Status.VolumeGroupSnapshotHandle),
 		CreationTime: timeOf(content.Status.CreationTime), ReadyToUse: true, RestoreSize: deref(content.Status.RestoreSize),
 	}, plugin, nil
+}
+
+// WatchSnapshots calls changed with the name of each VolumeSnapshot that is or becomes ready to use, and of each that is deleted, until
+// ctx ends. It wakes the claims that wait in a persistentvolume.Controller, which finds it by itself. It follows the store whether
+// Run was called or not.
+func (c *Controller) WatchSnapshots(ctx context.Context, changed func(snapshot types.NamespacedName)) {
+	store.Follow(ctx, c.store, readiness{changed}, c.options.mirrors())
+}
+
+// readiness reports the snapshots that are ready to use, or gone.
+type readiness struct {
+	changed func(snapshot types.NamespacedName)
+}
+
+// Listed implements store.Follower.
+func (r readiness) Listed(snapshots []*snapshotv1.VolumeSnapshot) {
+	for _, snap := range snapshots {
+		r.Changed(store.Modified, snap)
+	}
+}
+
+// Changed implements store.Follower.
+func (r readiness) Changed(event store.EventType, snap *snapshotv1.VolumeSnapshot) {
+	if event == store.Deleted || !isUnfinished(snap) {
+		r.changed(store.NameOf(snap))
+	}
 }

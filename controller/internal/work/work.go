@@ -57,11 +57,20 @@ type Queue struct {
 	policy backoff.Policy
 
 	mu       sync.Mutex
-	busy     map[Item]bool // true: sync it again afterwards
+	busy     map[Item]wish // how to go on after the sync
 	failures map[Item]failure
 	awaited  map[Item]struct{} // those for which Await waits
 	waiting  sync.WaitGroup    // the goroutines that wait for abandoned calls, and those of Await
 }
+
+// wish is what was asked for an item while a worker had it.
+type wish int
+
+const (
+	nothing wish = iota
+	again        // sync it again
+	unheld       // likewise, without the back-off of a plugin's failure
+)
 
 // failure is the result of the last attempts at an item.
 type failure struct {
@@ -73,11 +82,31 @@ type failure struct {
 
 // New returns an empty queue. Items that failed wait as policy says.
 func New(policy backoff.Policy) *Queue {
-	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]bool{}, failures: map[Item]failure{}, awaited: map[Item]struct{}{}}
+	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]wish{}, failures: map[Item]failure{}, awaited: map[Item]struct{}{}}
 }
 
 // Add queues an item.
 func (q *Queue) Add(kind Kind, name types.NamespacedName) { q.queue.Add(Item{kind, name}) }
+
+// Retry queues an item at once, also during the back-off of a [CallError]: its cause may be gone.
+func (q *Queue) Retry(item Item) {
+	q.mu.Lock()
+	if _, busy := q.busy[item]; busy {
+		q.busy[item] = unheld
+	} else {
+		q.unhold(item)
+	}
+	q.mu.Unlock()
+	q.queue.Add(item)
+}
+
+// unhold ends the back-off of a plugin's failure. The next failure waits longer all the same. It needs q.mu.
+func (q *Queue) unhold(item Item) {
+	if f, failed := q.failures[item]; failed {
+		f.until = time.Time{}
+		q.failures[item] = f
+	}
+}
 
 // AddLater queues an item after the longest back-off.
 func (q *Queue) AddLater(item Item) { q.queue.AddAt(item, time.Now().Add(q.policy.WithDefaults().Max)) }
@@ -128,11 +157,11 @@ func (q *Queue) Run(ctx context.Context, look func(context.Context, Item) error)
 func (q *Queue) take(item Item) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, busy := q.busy[item]; busy {
-		q.busy[item] = true
+	if wished, busy := q.busy[item]; busy {
+		q.busy[item] = max(wished, again)
 		return false
 	}
-	q.busy[item] = false
+	q.busy[item] = nothing
 	return true
 }
 
@@ -163,14 +192,17 @@ func (q *Queue) finish(ctx context.Context, item Item, err error) {
 
 func (q *Queue) release(item Item, err error) {
 	q.mu.Lock()
-	again := q.busy[item]
+	wished := q.busy[item]
 	delete(q.busy, item)
 	at := q.count(item, err)
+	if wished == unheld {
+		q.unhold(item)
+	}
 	q.mu.Unlock()
 	if !at.IsZero() {
 		q.queue.AddAt(item, at)
 	}
-	if again {
+	if wished != nothing {
 		q.queue.Add(item)
 	}
 }

@@ -97,3 +97,46 @@ func TestOneWorkerPerItem(t *testing.T) {
 		w.Stop()
 	})
 }
+
+// An item whose cause is gone is looked at at once, also if that is said while it is looked at.
+func TestRetryEndsTheBackoff(t *testing.T) {
+	for name, busy := range map[string]bool{"while it waits": false, "while it is looked at": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := New(steady)
+				ctx, cancel := context.WithCancel(t.Context())
+				key := Item{Claim, types.NamespacedName{Name: "c"}}
+				looks := 0
+				var worker sync.WaitGroup
+				worker.Go(func() {
+					w.Run(ctx, func(context.Context, Item) error {
+						if err := w.CheckBackoff(key, "u"); err != nil {
+							return err
+						}
+						looks++
+						if busy && looks == 1 {
+							w.Retry(key)
+						}
+						return &CallError{UID: "u", Err: errors.New("not ready")}
+					})
+				})
+				w.Add(key.Kind, key.Name)
+				synctest.Wait()
+				if !busy {
+					w.Add(key.Kind, key.Name)
+					synctest.Wait()
+					require.Equal(t, 1, looks, "the back-off lasts")
+					w.Retry(key)
+					synctest.Wait()
+				}
+				assert.Equal(t, 2, looks)
+				w.Add(key.Kind, key.Name)
+				synctest.Wait()
+				assert.Equal(t, 2, looks, "it failed again")
+				cancel()
+				worker.Wait()
+				w.Stop()
+			})
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/store"
@@ -30,6 +31,14 @@ type Snapshots interface {
 	// that is being deleted counts as missing, unless a provisioning for claim may have begun. Snapshot must return
 	// when ctx ends. It must not change claim. It may be called from several goroutines at once.
 	Snapshot(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (snapshot volume.Snapshot, plugin string, err error)
+}
+
+// SnapshotWatcher is an optional interface of [Snapshots]. Without it a claim that waits for a snapshot is looked at again after a
+// back-off.
+type SnapshotWatcher interface {
+	// WatchSnapshots calls changed with the name of each VolumeSnapshot that is or becomes ready to use, and of each that is deleted,
+	// until ctx ends. It may call it more often. changed does not block.
+	WatchSnapshots(ctx context.Context, changed func(snapshot types.NamespacedName))
 }
 
 // source is the data source of a claim. Its zero value is none.
@@ -68,6 +77,12 @@ func sourceNamed(claim *v1.PersistentVolumeClaim) (source, error) {
 func OfAnotherKind(claim *v1.PersistentVolumeClaim) (*v1.TypedObjectReference, error) {
 	named, err := sourceNamed(claim)
 	return named.other, err
+}
+
+// SnapshotOf returns the name of the VolumeSnapshot from which a claim is to be restored, and false if it is to be from none.
+func SnapshotOf(claim *v1.PersistentVolumeClaim) (types.NamespacedName, bool) {
+	named, err := sourceNamed(claim)
+	return types.NamespacedName{Namespace: claim.Namespace, Name: named.snapshot}, err == nil && named.snapshot != ""
 }
 
 // Describe names a data source, for annotations and messages: Archive.example.com/name.
