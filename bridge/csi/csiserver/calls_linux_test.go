@@ -383,6 +383,11 @@ func TestCapacityOfAPlugin(t *testing.T) {
 	require.NoError(t, err)
 	assert.Positive(t, here.GetAvailableCapacity())
 	assert.Equal(t, 300*mebibyte, here.GetMinimumVolumeSize().GetValue())
+	ofXFS, err := c.control.GetCapacity(t.Context(), &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: "xfs"}},
+	}}})
+	require.NoError(t, err)
+	assert.Equal(t, 300*mebibyte, ofXFS.GetMinimumVolumeSize().GetValue())
 	for name, request := range map[string]*csi.GetCapacityRequest{
 		"another node": {AccessibleTopology: place("node-2")},
 		"an access mode that no volume has": {VolumeCapabilities: []*csi.VolumeCapability{{

@@ -26,7 +26,11 @@ func (c *controller) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest)
 	if !fits || len(c.options.Topology) > 0 && r.GetAccessibleTopology() != nil && !c.isHere(r.GetAccessibleTopology()) {
 		return &csi.GetCapacityResponse{}, nil
 	}
-	capacity, err := plugin.GetCapacity(ctx, volume.CapacityOptions{Parameters: withoutKubernetes(r.GetParameters())})
+	parameters := withoutKubernetes(r.GetParameters())
+	for _, each := range r.GetVolumeCapabilities() { // as for a new volume: a filesystem has its own smallest size
+		parameters = withFSType(parameters, each.GetMount().GetFsType())
+	}
+	capacity, err := plugin.GetCapacity(ctx, volume.CapacityOptions{Parameters: parameters})
 	if err != nil {
 		return nil, err
 	}

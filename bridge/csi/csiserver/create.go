@@ -321,15 +321,21 @@ func (s *volumes) volumeOptions(wanted creation) volume.VolumeOptions {
 	}
 	for _, c := range wanted.capabilities {
 		options.MountOptions = append(options.MountOptions, c.flags...)
-		if _, chosen := options.Parameters[volume.VolumeParameterFSType]; c.FSType != "" && !chosen {
-			options.Parameters = withKey(options.Parameters, volume.VolumeParameterFSType, c.FSType)
-		}
+		options.Parameters = withFSType(options.Parameters, c.FSType)
 	}
 	if wanted.source != nil {
 		options.Source = wanted.source.PV.DeepCopy()
 	}
 	options.Snapshot = wanted.snapshot
 	return options
+}
+
+// withFSType adds the filesystem of a capability to the parameters of a class, unless they name one.
+func withFSType(parameters map[string]string, fsType string) map[string]string {
+	if _, chosen := parameters[volume.VolumeParameterFSType]; fsType == "" || chosen {
+		return parameters
+	}
+	return withKey(parameters, volume.VolumeParameterFSType, fsType)
 }
 
 func withKey(values map[string]string, key, value string) map[string]string {

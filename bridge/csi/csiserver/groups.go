@@ -208,7 +208,7 @@ func (g *groupController) GetVolumeGroupSnapshot(
 	told, err := plugin.GetGroupSnapshot(ctx, r.GetGroupSnapshotId(), r.GetSnapshotIds())
 	record, known := g.state.groupByID(r.GetGroupSnapshotId())
 	if errors.Is(err, volume.ErrUnsupported) && known {
-		told, err = record.Told, nil
+		told, err = record.Told, record.Step.checkKept(record.Told.Handle)
 	}
 	if err != nil {
 		return nil, err

@@ -227,7 +227,8 @@ func (s *snapshots) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) 
 }
 
 // look returns the plugin's present state of a snapshot, or the recorded state if the plugin cannot look snapshots up.
-// If the snapshot is missing, the error matches [volume.ErrNotFound].
+// If the snapshot is missing, the error matches [volume.ErrNotFound]. A recorded snapshot whose deletion has begun is an
+// error: nobody knows whether it is still whole. A plugin that can look up says itself what is left while it deletes.
 func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error) {
 	plugin, err := s.snapshotter("GetSnapshot")
 	if err != nil {
@@ -238,9 +239,17 @@ func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error
 		return told, err
 	}
 	if record, ok := s.state.snapshotByID(id); ok {
-		return record.Told, nil
+		return record.Told, record.Step.checkKept(id)
 	}
 	return s.find(ctx, func(told volume.Snapshot) bool { return told.Handle == id }, err)
+}
+
+// checkKept returns an error for a snapshot or a group whose deletion has begun.
+func (s volumeStep) checkKept(id string) error {
+	if s == deleting {
+		return status.Errorf(codes.Unavailable, "the deletion of %s has begun and may go on: repeat it", volume.Quote(id))
+	}
+	return nil
 }
 
 // find returns the snapshot in the plugin's list for which is returns true. If the plugin has no list, it returns the

@@ -420,6 +420,20 @@ func TestASnapshotWithoutALookUp(t *testing.T) {
 	response, err := c.group().GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "group"})
 	require.NoError(t, err)
 	assert.Equal(t, group.String(), response.GetGroupSnapshot().String())
+
+	// Of what may be half deleted the plugin's last word is old.
+	lost := fake.Fail(volume.Uncertain(errors.New("lost")))
+	plugin.Inject(fake.MethodDeleteSnapshot, lost)
+	plugin.Inject(fake.MethodDeleteGroupSnapshot, lost)
+	require.Error(t, c.deleteSnapshot(t.Context(), "snap"))
+	_, err = c.getSnapshot(t.Context(), "snap")
+	codeIs(t, codes.Unavailable, err)
+	_, err = c.tryRestore(t.Context(), "late", "snap", nil)
+	codeIs(t, codes.Unavailable, err)
+	_, err = c.group().DeleteVolumeGroupSnapshot(t.Context(), &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "group"})
+	require.Error(t, err)
+	_, err = c.group().GetVolumeGroupSnapshot(t.Context(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "group"})
+	codeIs(t, codes.Unavailable, err)
 }
 
 // A volume that is restored has the content of that moment and at least the size of its snapshot, and is made once.
