@@ -56,24 +56,12 @@ type knownVolume struct {
 
 // podMount is a volume that is, or may be, set up for a pod.
 type podMount struct {
-	volume              *knownVolume
-	podName             volume.UniquePodName
-	podUID              types.UID
-	pod                 *v1.Pod
-	spec                *volume.Spec
-	outerNames          []string // replaced, never changed
-	mounter             volume.Mounter
-	mapper              volume.BlockVolumeMapper
-	path                string
-	seLinuxMountContext string
-	gid                 string
-	incarnation         uint64
-	state               operationexecutor.VolumeMountState
-	remountRequired     bool
-	reconstructed       bool
+	volume *knownVolume
+	// MountedVolume is what queries return a copy of. What belongs to the volume is filled in there: see podMount.row.
+	MountedVolume
 }
 
-func (m *podMount) comparePod(name volume.UniquePodName) int { return cmp.Compare(m.podName, name) }
+func (m *podMount) comparePod(name volume.UniquePodName) int { return cmp.Compare(m.PodName, name) }
 
 func (m *podMount) compareVolume(name v1.UniqueVolumeName) int {
 	return cmp.Compare(m.volume.name, name)

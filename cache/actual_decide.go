@@ -38,7 +38,7 @@ func (a *ActualStateOfWorld) PodExistsInVolume(podName volume.UniquePodName, vol
 	switch {
 	case m.stateOrNone() != operationexecutor.VolumeMounted || v.meets(isStaged) != nil:
 		return false, v.devicePath, nil
-	case m.remountRequired:
+	case m.RemountRequired:
 		return true, v.devicePath, fmt.Errorf("volume %q of pod %q: %w", volumeName, podName, ErrRemountRequired)
 	case v.mustGrow(desiredVolumeSize):
 		return true, v.devicePath, &FsResizeRequiredError{
@@ -57,7 +57,7 @@ func (v *knownVolume) mountedContext() (string, bool) {
 	case v.device != operationexecutor.DeviceNotMounted:
 		return v.seLinuxMountContext, true
 	case len(v.mounts) > 0:
-		return v.mounts[0].seLinuxMountContext, true
+		return v.mounts[0].SELinuxMountContext, true
 	}
 	return "", false
 }

@@ -1,49 +1,31 @@
 package cache
 
 import (
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
 // This file fills the actual state at start-up with what an earlier process made.
 
-// ReconstructedVolume is a volume that an earlier process attached or staged, or may have. VolumeName is required.
-type ReconstructedVolume struct {
-	// VolumeName is the unique name of the volume.
-	VolumeName v1.UniqueVolumeName
-	// VolumeSpec is the volume; nil when only its name is known.
-	VolumeSpec *volume.Spec
-	// PluginName is the name of its plugin, which need not be registered. Empty means the plugin named in VolumeName.
-	PluginName string
-	// PluginIsAttachable says that the volume may be attached and must be detached.
-	PluginIsAttachable bool
-	// PluginIsDeviceMountable says that the plugin stages this volume.
-	PluginIsDeviceMountable bool
-	// DevicePath is the absolute path of the device; empty when it is not known.
-	DevicePath string
-	// DeviceMountPath is the absolute path at which the volume may be staged. Empty means that it is not staged.
-	DeviceMountPath string
-	// SELinuxMountContext is the context with which the volume may be staged. Empty means without one.
-	SELinuxMountContext string
-}
-
-// AddReconstructedVolume adds a volume that was found. Its staging is uncertain, and so is its attachment if it needs one.
-// Existing knowledge is never overwritten. It calls no plugin.
-func (a *ActualStateOfWorld) AddReconstructedVolume(r ReconstructedVolume) error {
-	facts := pluginFacts{name: r.PluginName, attachable: r.PluginIsAttachable, deviceMountable: r.PluginIsDeviceMountable}
+// AddReconstructedVolume adds a volume that an earlier process attached or staged, or may have. Its staging at
+// DeviceMountPath is uncertain, and so is its attachment if PluginIsAttachable says that it has one. Existing knowledge is
+// never overwritten. Only VolumeName is required: an empty PluginName means the plugin named in VolumeName. The plugin need
+// not be registered, and is not called. NodeName is not read.
+func (a *ActualStateOfWorld) AddReconstructedVolume(attached operationexecutor.AttachedVolume) error {
+	facts := pluginFacts{
+		name: attached.PluginName, attachable: attached.PluginIsAttachable, deviceMountable: attached.PluginIsDeviceMountable,
+	}
 	if facts.name == "" {
-		pluginName, _, err := volume.SplitUniqueName(r.VolumeName)
+		pluginName, _, err := volume.SplitUniqueName(attached.VolumeName)
 		if err != nil {
 			return err
 		}
 		facts.name = pluginName
 	}
-	return a.update(r.VolumeName, func(v *knownVolume) error { return a.found(v, r, facts) })
+	return a.update(attached.VolumeName, func(v *knownVolume) error { return a.found(v, attached, facts) })
 }
 
-func (a *ActualStateOfWorld) found(v *knownVolume, r ReconstructedVolume, facts pluginFacts) (err error) {
+func (a *ActualStateOfWorld) found(v *knownVolume, r operationexecutor.AttachedVolume, facts pluginFacts) (err error) {
 	e := found
 	devicePath := ""
 	if v == nil {

@@ -37,7 +37,7 @@ func (a *ActualStateOfWorld) MarkVolumeAsUnmounted(podName volume.UniquePodName,
 		if m == nil {
 			return errUnchanged
 		}
-		if _, err := podMoves.next(v, m.state, undone); err != nil {
+		if _, err := podMoves.next(v, m.State, undone); err != nil {
 			return err
 		}
 		v.mounts = rows.Remove(v.mounts, podName, (*podMount).comparePod)
@@ -53,15 +53,16 @@ func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, mounted *operati
 		return err
 	}
 	if m == nil {
-		m = &podMount{volume: v, podName: mounted.PodName, reconstructed: e == found}
-		v.mounts = rows.Insert(v.mounts, m, m.podName, (*podMount).comparePod)
-		a.pods[m.podName] = rows.Insert(a.pods[m.podName], m, v.name, (*podMount).compareVolume)
+		m = &podMount{volume: v}
+		m.PodName, m.Reconstructed = mounted.PodName, e == found
+		v.mounts = rows.Insert(v.mounts, m, m.PodName, (*podMount).comparePod)
+		a.pods[m.PodName] = rows.Insert(a.pods[m.PodName], m, v.name, (*podMount).compareVolume)
 	}
-	m.state = state
+	m.State = state
 	m.learn(mounted)
 	if e == succeeded {
-		m.reconstructed, m.seLinuxMountContext = false, mounted.SELinuxMountContext
-		m.remountRequired = v.plugin.remountable && a.isOutdated(m)
+		m.Reconstructed, m.SELinuxMountContext = false, mounted.SELinuxMountContext
+		m.RemountRequired = v.plugin.remountable && a.isOutdated(m)
 	}
 	return nil
 }
@@ -76,29 +77,29 @@ func (m *podMount) stateOrNone() operationexecutor.VolumeMountState {
 	if m == nil {
 		return operationexecutor.VolumeNotMounted
 	}
-	return m.state
+	return m.State
 }
 
 // learn takes over what mounted says. What it leaves out stays.
 func (m *podMount) learn(mounted *operationexecutor.MountedVolume) {
 	if mounted.VolumeSpec != nil {
-		m.spec = mounted.VolumeSpec
+		m.VolumeSpec = mounted.VolumeSpec
 	}
 	if len(mounted.OuterVolumeSpecNames) > 0 {
-		m.outerNames = mounted.OuterVolumeSpecNames
+		m.OuterVolumeSpecNames = mounted.OuterVolumeSpecNames
 	}
 	if mounted.Mounter != nil {
-		m.mounter = mounted.Mounter
+		m.Mounter = mounted.Mounter
 	}
 	if mounted.BlockVolumeMapper != nil {
-		m.mapper = mounted.BlockVolumeMapper
+		m.BlockVolumeMapper = mounted.BlockVolumeMapper
 	}
-	m.podUID = cmp.Or(mounted.PodUID, m.podUID)
-	m.pod = cmp.Or(mounted.Pod, m.pod)
-	m.path = cmp.Or(mounted.MountPath, m.path)
-	m.seLinuxMountContext = cmp.Or(mounted.SELinuxMountContext, m.seLinuxMountContext)
-	m.gid = cmp.Or(mounted.VolumeGidValue, m.gid)
-	m.incarnation = cmp.Or(mounted.Incarnation, m.incarnation)
+	m.PodUID = cmp.Or(mounted.PodUID, m.PodUID)
+	m.Pod = cmp.Or(mounted.Pod, m.Pod)
+	m.MountPath = cmp.Or(mounted.MountPath, m.MountPath)
+	m.SELinuxMountContext = cmp.Or(mounted.SELinuxMountContext, m.SELinuxMountContext)
+	m.VolumeGidValue = cmp.Or(mounted.VolumeGidValue, m.VolumeGidValue)
+	m.Incarnation = cmp.Or(mounted.Incarnation, m.Incarnation)
 }
 
 // learn asks the plugin of a volume what it can do, where that is not known because a restart found the volume.
@@ -134,7 +135,7 @@ func (a *ActualStateOfWorld) IsVolumeReconstructed(volumeName v1.UniqueVolumeNam
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	m := a.mount(volumeName, podName)
-	return m != nil && m.reconstructed
+	return m != nil && m.Reconstructed
 }
 
 // isDeviceReconstructed reports whether the staging was found after a restart and nothing has succeeded on it since.
@@ -155,7 +156,7 @@ func (a *ActualStateOfWorld) PodsOfVolume(volumeName v1.UniqueVolumeName) []volu
 	}
 	names := make([]volume.UniquePodName, 0, len(v.mounts))
 	for _, m := range v.mounts {
-		names = append(names, m.podName)
+		names = append(names, m.PodName)
 	}
 	return names
 }
@@ -173,8 +174,8 @@ func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (c
 		s.outdated = true
 	}
 	for _, m := range a.pods[podName] {
-		if m.volume.plugin.remountable && m.state == operationexecutor.VolumeMounted && !m.remountRequired {
-			m.remountRequired = true
+		if m.volume.plugin.remountable && m.State == operationexecutor.VolumeMounted && !m.RemountRequired {
+			m.RemountRequired = true
 			changed = append(changed, m.volume.name)
 		}
 	}
@@ -191,8 +192,8 @@ func (a *ActualStateOfWorld) setRemoved(podName volume.UniquePodName) (changed [
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, m := range a.pods[podName] {
-		if m.incarnation == 0 {
-			m.incarnation = incarnationRemoved
+		if m.Incarnation == 0 {
+			m.Incarnation = incarnationRemoved
 			changed = append(changed, m.volume.name)
 		}
 	}
@@ -225,7 +226,7 @@ func (a *ActualStateOfWorld) setUpEnded(podName volume.UniquePodName, ended *set
 
 // isOutdated reports whether the pod was updated since the volume's last set-up for it began.
 func (a *ActualStateOfWorld) isOutdated(m *podMount) bool {
-	for _, s := range slices.Backward(a.settingUp[m.podName]) {
+	for _, s := range slices.Backward(a.settingUp[m.PodName]) {
 		if s.volume == m.volume.name {
 			return s.outdated
 		}

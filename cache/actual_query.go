@@ -17,8 +17,6 @@ import (
 // AttachedVolume is what is known of a volume on this node, without its pods.
 type AttachedVolume struct {
 	operationexecutor.AttachedVolume
-	// PluginIsDeviceMountable says that the plugin stages this volume.
-	PluginIsDeviceMountable bool
 	// PluginRequiresRemount says that the volume is set up again at each update of a pod.
 	PluginRequiresRemount bool
 	// AttachState is what is known of the attachment. A volume that needs no attaching is attached.
@@ -89,7 +87,7 @@ func (a *ActualStateOfWorld) SnapshotOfPodInto(s *VolumeSnapshot, volumeName v1.
 	if own := v.mountOf(podName); own != nil {
 		s.Mounts = append(s.Mounts, own.row())
 	}
-	if other := slices.IndexFunc(v.mounts, func(m *podMount) bool { return m.podName != podName }); other >= 0 {
+	if other := slices.IndexFunc(v.mounts, func(m *podMount) bool { return m.PodName != podName }); other >= 0 {
 		s.Mounts = append(s.Mounts, v.mounts[other].row())
 	}
 	return true
@@ -178,22 +176,22 @@ func (a *ActualStateOfWorld) attachableVolumeNames() []v1.UniqueVolumeName {
 func (a *ActualStateOfWorld) row(v *knownVolume) AttachedVolume {
 	return AttachedVolume{
 		AttachedVolume: operationexecutor.AttachedVolume{
-			VolumeName:          v.name,
-			VolumeSpec:          v.spec,
-			NodeName:            a.nodeName,
-			PluginName:          v.plugin.name,
-			PluginIsAttachable:  v.plugin.attachable,
-			DevicePath:          v.devicePath,
-			DeviceMountPath:     v.deviceMountPath,
-			SELinuxMountContext: v.seLinuxMountContext,
+			VolumeName:              v.name,
+			VolumeSpec:              v.spec,
+			NodeName:                a.nodeName,
+			PluginName:              v.plugin.name,
+			PluginIsAttachable:      v.plugin.attachable,
+			PluginIsDeviceMountable: v.plugin.deviceMountable,
+			DevicePath:              v.devicePath,
+			DeviceMountPath:         v.deviceMountPath,
+			SELinuxMountContext:     v.seLinuxMountContext,
 		},
-		PluginIsDeviceMountable: v.plugin.deviceMountable,
-		PluginRequiresRemount:   v.plugin.remountable,
-		AttachState:             v.attach,
-		DeviceMountState:        v.device,
-		DeviceReconstructed:     v.deviceReconstructed,
-		ClaimSize:               v.expansion.size,
-		PodCount:                len(v.mounts),
+		PluginRequiresRemount: v.plugin.remountable,
+		AttachState:           v.attach,
+		DeviceMountState:      v.device,
+		DeviceReconstructed:   v.deviceReconstructed,
+		ClaimSize:             v.expansion.size,
+		PodCount:              len(v.mounts),
 	}
 }
 
@@ -202,31 +200,12 @@ func (a *ActualStateOfWorld) mount(volumeName v1.UniqueVolumeName, podName volum
 	return rows.Find(a.pods[podName], volumeName, (*podMount).compareVolume)
 }
 
-// row returns a copy of what is known of a set-up.
+// row returns a copy of what is known of a set-up, with what is known of its volume.
 func (m *podMount) row() MountedVolume {
-	return MountedVolume{
-		MountedVolume: operationexecutor.MountedVolume{
-			PodName:              m.podName,
-			PodUID:               m.podUID,
-			Pod:                  m.pod,
-			VolumeName:           m.volume.name,
-			InnerVolumeSpecName:  m.spec.Name(),
-			OuterVolumeSpecNames: m.outerNames,
-			PluginName:           m.volume.plugin.name,
-			VolumeSpec:           m.spec,
-			Mounter:              m.mounter,
-			BlockVolumeMapper:    m.mapper,
-			MountPath:            m.path,
-			SELinuxMountContext:  m.seLinuxMountContext,
-			DevicePath:           m.volume.devicePath,
-			VolumeGidValue:       m.gid,
-			DeviceMountPath:      m.volume.deviceMountPath,
-			Incarnation:          m.incarnation,
-		},
-		State:           m.state,
-		RemountRequired: m.remountRequired,
-		Reconstructed:   m.reconstructed,
-	}
+	row, v := m.MountedVolume, m.volume
+	row.VolumeName, row.PluginName, row.InnerVolumeSpecName = v.name, v.plugin.name, row.VolumeSpec.Name()
+	row.DevicePath, row.DeviceMountPath = v.devicePath, v.deviceMountPath
+	return row
 }
 
 // GetMountedVolume returns what is known of a volume's set-up for a pod, uncertain ones included, and false when there is

@@ -219,8 +219,8 @@ func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
 	assert.Equal(t, operationexecutor.VolumeMounted, row.State)
 }
 
-func found(name string) cache.ReconstructedVolume {
-	return cache.ReconstructedVolume{
+func found(name string) operationexecutor.AttachedVolume {
+	return operationexecutor.AttachedVolume{
 		VolumeName: cachetest.Shared(name), VolumeSpec: cachetest.Spec(name), PluginIsAttachable: true, PluginIsDeviceMountable: true,
 		DevicePath: "/dev/" + name, DeviceMountPath: "/staged/" + name,
 	}
@@ -273,8 +273,8 @@ func TestWhatIsFoundNeverOverwritesWhatIsKnown(t *testing.T) {
 // TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater: what is found again without it says nothing of it.
 func TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater(t *testing.T) {
 	a, _ := newActual(t, &cachetest.Plugin{})
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: cachetest.Shared("s1"), PluginIsAttachable: true}))
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: cachetest.Shared("s1"), DeviceMountPath: "/staged"}))
+	require.NoError(t, a.AddReconstructedVolume(operationexecutor.AttachedVolume{VolumeName: cachetest.Shared("s1"), PluginIsAttachable: true}))
+	require.NoError(t, a.AddReconstructedVolume(operationexecutor.AttachedVolume{VolumeName: cachetest.Shared("s1"), DeviceMountPath: "/staged"}))
 	v, _ := a.GetAttachedVolume(cachetest.Shared("s1"))
 	assert.Equal(t, cache.AttachUncertain, v.AttachState)
 	assert.True(t, v.PluginIsAttachable)
@@ -282,12 +282,12 @@ func TestAnAttachmentThatIsUncertainStaysSoWhateverIsFoundLater(t *testing.T) {
 
 func TestWhatIsFoundWithoutAttachmentOrStaging(t *testing.T) {
 	a, _ := newActual(t, &cachetest.Plugin{})
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: cachetest.Shared("pods/p/own"), VolumeSpec: cachetest.Spec("own")}))
+	require.NoError(t, a.AddReconstructedVolume(operationexecutor.AttachedVolume{VolumeName: cachetest.Shared("pods/p/own"), VolumeSpec: cachetest.Spec("own")}))
 	v, _ := a.GetAttachedVolume(cachetest.Shared("pods/p/own"))
 	assert.Equal(t, cache.Attached, v.AttachState, "it needs no attaching")
 	assert.Equal(t, operationexecutor.DeviceNotMounted, v.DeviceMountState)
 	assert.Equal(t, cachetest.PluginName, v.PluginName)
-	require.ErrorIs(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: "nonsense"}), volume.ErrInvalid)
+	require.ErrorIs(t, a.AddReconstructedVolume(operationexecutor.AttachedVolume{VolumeName: "nonsense"}), volume.ErrInvalid)
 }
 
 func TestTheActualStateIsUsedByManyAtOnce(t *testing.T) {

@@ -212,7 +212,7 @@ func TestWhatAPluginCanDoIsAskedAnew(t *testing.T) {
 func TestAPluginIsAskedLateOfWhatARestartFound(t *testing.T) {
 	a, _ := newActual(t, &cachetest.Plugin{Remount: true})
 	name := cachetest.Shared("pods/p/own")
-	require.NoError(t, a.AddReconstructedVolume(cache.ReconstructedVolume{VolumeName: name, VolumeSpec: cachetest.Spec("own")}))
+	require.NoError(t, a.AddReconstructedVolume(operationexecutor.AttachedVolume{VolumeName: name, VolumeSpec: cachetest.Spec("own")}))
 	_, err := a.AddReconstructedPod(mountedFor(name, "p", "own"))
 	require.NoError(t, err)
 	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(name, "p", "own")))

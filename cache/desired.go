@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/volumekit/volumekit/internal/rows"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -39,19 +40,12 @@ type wantedVolume struct {
 
 // want is one pod that wants one volume.
 type want struct {
-	volume       *wantedVolume
-	podName      volume.UniquePodName
-	pod          *v1.Pod
-	spec         *volume.Spec
-	outerNames   []string // sorted; replaced, never changed
-	gid          string
-	sizeLimit    *resource.Quantity
-	seLinuxLabel string
-	requested    time.Time
-	incarnation  uint64
+	volume *wantedVolume
+	// VolumeToMount is what queries return a copy of. What belongs to the volume is filled in there: see want.row.
+	operationexecutor.VolumeToMount
 }
 
-func (w *want) comparePod(name volume.UniquePodName) int { return cmp.Compare(w.podName, name) }
+func (w *want) comparePod(name volume.UniquePodName) int { return cmp.Compare(w.PodName, name) }
 
 func (w *want) compareVolume(name v1.UniqueVolumeName) int { return cmp.Compare(w.volume.name, name) }
 
@@ -146,22 +140,22 @@ func (o *AddPodOptions) resolved(plugins *volume.VolumePluginMgr) (volume.Resolv
 
 // want returns what the options ask for, without the outer names.
 func (o *AddPodOptions) want(label string) want {
-	return want{
-		podName:      volume.GetUniquePodName(o.Pod),
-		pod:          o.Pod,
-		spec:         o.VolumeSpec,
-		gid:          o.VolumeGidValue,
-		sizeLimit:    sizeLimit(o.Pod, o.VolumeSpec),
-		seLinuxLabel: label,
-		requested:    time.Now(),
-	}
+	return want{VolumeToMount: operationexecutor.VolumeToMount{
+		PodName:          volume.GetUniquePodName(o.Pod),
+		Pod:              o.Pod,
+		VolumeSpec:       o.VolumeSpec,
+		VolumeGidValue:   o.VolumeGidValue,
+		DesiredSizeLimit: sizeLimit(o.Pod, o.VolumeSpec),
+		SELinuxLabel:     label,
+		MountRequestTime: time.Now(),
+	}}
 }
 
 // add makes a pod want the volume of that name, under an outer name, and reports whether that has changed what other pods want.
 func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w want, outer string) (forAll bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.checkOuterName(name, w.podName, outer); err != nil {
+	if err := d.checkOuterName(name, w.PodName, outer); err != nil {
 		return false, err
 	}
 	v := d.volumes[name]
@@ -172,21 +166,21 @@ func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w
 	}
 	plugin, size := v.plugin, v.size
 	v.plugin = facts
-	v.setLeastSize(w.spec)
+	v.setLeastSize(w.VolumeSpec)
 	forAll = len(v.pods) > 0 && (v.plugin != plugin || v.size.Cmp(size) != 0)
 	d.volumes[name] = v
 	w.volume = v
-	old := rows.Find(v.pods, w.podName, (*want).comparePod)
+	old := rows.Find(v.pods, w.PodName, (*want).comparePod)
 	if old == nil {
 		d.incarnations++
-		w.incarnation, w.outerNames = d.incarnations, []string{outer}
-		v.pods = rows.Insert(v.pods, &w, w.podName, (*want).comparePod)
-		d.pods[w.podName] = rows.Insert(d.pods[w.podName], &w, name, (*want).compareVolume)
+		w.Incarnation, w.OuterVolumeSpecNames = d.incarnations, []string{outer}
+		v.pods = rows.Insert(v.pods, &w, w.PodName, (*want).comparePod)
+		d.pods[w.PodName] = rows.Insert(d.pods[w.PodName], &w, name, (*want).compareVolume)
 		return forAll, nil
 	}
-	w.incarnation, w.outerNames = old.incarnation, withName(old.outerNames, outer)
+	w.Incarnation, w.OuterVolumeSpecNames = old.Incarnation, withName(old.OuterVolumeSpecNames, outer)
 	if !facts.remountable {
-		w.requested = old.requested
+		w.MountRequestTime = old.MountRequestTime
 	}
 	*old = w
 	return forAll, nil
@@ -204,7 +198,7 @@ func withName(names []string, name string) []string {
 // checkOuterName refuses an outer name that stands for another volume of the pod.
 func (d *DesiredStateOfWorld) checkOuterName(name v1.UniqueVolumeName, podName volume.UniquePodName, outer string) error {
 	for _, w := range d.pods[podName] {
-		if w.volume.name != name && slices.Contains(w.outerNames, outer) {
+		if w.volume.name != name && slices.Contains(w.OuterVolumeSpecNames, outer) {
 			return fmt.Errorf("volume %q of pod %q is %q already and cannot become %q: remove the pod first: %w",
 				outer, podName, w.volume.name, name, volume.ErrInvalid)
 		}

@@ -67,7 +67,7 @@ func (d *DesiredStateOfWorld) specsOfPlugin(pluginName string) map[v1.UniqueVolu
 	specs := map[v1.UniqueVolumeName]*volume.Spec{}
 	for name, v := range d.volumes {
 		if v.plugin.name == pluginName {
-			specs[name] = v.pods[0].spec
+			specs[name] = v.pods[0].VolumeSpec
 		}
 	}
 	return specs

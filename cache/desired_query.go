@@ -12,26 +12,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// row returns a copy of what is to be mounted for the pod.
+// row returns a copy of what is to be mounted for the pod, with what is known of the volume.
 func (w *want) row() operationexecutor.VolumeToMount {
-	v := w.volume
-	row := operationexecutor.VolumeToMount{
-		VolumeName:              v.name,
-		PodName:                 w.podName,
-		VolumeSpec:              w.spec,
-		OuterVolumeSpecNames:    w.outerNames,
-		Pod:                     w.pod,
-		PluginName:              v.plugin.name,
-		PluginIsAttachable:      v.plugin.attachable,
-		PluginIsDeviceMountable: v.plugin.deviceMountable,
-		VolumeGidValue:          w.gid,
-		ReportedInUse:           v.reportedInUse,
-		DesiredSizeLimit:        w.sizeLimit,
-		SELinuxLabel:            w.seLinuxLabel,
-		MountRequestTime:        w.requested,
-		Incarnation:             w.incarnation,
-	}
-	if w.spec.PersistentVolume != nil && !w.spec.ReadOnly {
+	row, v := w.VolumeToMount, w.volume
+	row.VolumeName, row.PluginName = v.name, v.plugin.name
+	row.PluginIsAttachable, row.PluginIsDeviceMountable = v.plugin.attachable, v.plugin.deviceMountable
+	row.ReportedInUse = v.reportedInUse
+	if row.VolumeSpec.PersistentVolume != nil && !row.VolumeSpec.ReadOnly {
 		row.DesiredPersistentVolumeSize = v.size
 	}
 	return row
@@ -68,7 +55,7 @@ func (d *DesiredStateOfWorld) VolumeExistsWithContext(volumeName v1.UniqueVolume
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	v := d.volumes[volumeName]
-	return v != nil && v.pods[0].seLinuxLabel == seLinuxMountContext // All pods agree.
+	return v != nil && v.pods[0].SELinuxLabel == seLinuxMountContext // All pods agree.
 }
 
 // PodExistsInVolume reports whether the pod wants the volume.
@@ -83,7 +70,7 @@ func (d *DesiredStateOfWorld) PodExistsInVolumeWithContext(podName volume.Unique
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	w := d.find(volumeName, podName)
-	return w != nil && w.seLinuxLabel == seLinuxMountContext
+	return w != nil && w.SELinuxLabel == seLinuxMountContext
 }
 
 // VolumeToMount returns what is to be mounted for the pod, and false when the pod does not want the volume. DevicePath is
@@ -103,7 +90,7 @@ func (d *DesiredStateOfWorld) Incarnation(volumeName v1.UniqueVolumeName, podNam
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if w := d.find(volumeName, podName); w != nil {
-		return w.incarnation
+		return w.Incarnation
 	}
 	return 0
 }
@@ -141,7 +128,7 @@ func (v *wantedVolume) inOrder() []*want {
 	if len(v.pods) == 1 {
 		return v.pods
 	}
-	return slices.SortedStableFunc(slices.Values(v.pods), func(a, b *want) int { return a.requested.Compare(b.requested) })
+	return slices.SortedStableFunc(slices.Values(v.pods), func(a, b *want) int { return a.MountRequestTime.Compare(b.MountRequestTime) })
 }
 
 // GetVolumeNames returns the names of the volumes that pods want, sorted.
@@ -165,7 +152,7 @@ func (d *DesiredStateOfWorld) attachableVolumeNames() []v1.UniqueVolumeName {
 // one where each pod has a volume of its own.
 func (d *DesiredStateOfWorld) GetVolumeNamesOfPersistentVolume(name string) []v1.UniqueVolumeName {
 	return d.namesOf(func(v *wantedVolume) bool {
-		pv := v.pods[0].spec.PersistentVolume
+		pv := v.pods[0].VolumeSpec.PersistentVolume
 		return pv != nil && pv.Name == name
 	})
 }
@@ -183,7 +170,7 @@ func (d *DesiredStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName)
 	defer d.mu.RUnlock()
 	names := make(map[string]v1.UniqueVolumeName, len(d.pods[podName]))
 	for _, w := range d.pods[podName] {
-		for _, outer := range w.outerNames {
+		for _, outer := range w.OuterVolumeSpecNames {
 			names[outer] = w.volume.name
 		}
 	}

@@ -111,7 +111,7 @@ func (d *DesiredStateOfWorld) verify(t *testing.T) {
 		require.NotEmpty(t, wants, "no pod without a volume")
 		require.True(t, slices.IsSortedFunc(wants, func(a, b *want) int { return a.compareVolume(b.volume.name) }))
 		for _, w := range wants {
-			require.Equal(t, podName, w.podName)
+			require.Equal(t, podName, w.PodName)
 			require.Same(t, d.volumes[w.volume.name], w.volume)
 			rows[w] = true
 		}
@@ -120,11 +120,11 @@ func (d *DesiredStateOfWorld) verify(t *testing.T) {
 	for name, v := range d.volumes {
 		require.NotEmpty(t, v.pods, "no volume without a pod")
 		require.Equal(t, name, v.name)
-		require.True(t, slices.IsSortedFunc(v.pods, func(a, b *want) int { return a.comparePod(b.podName) }))
+		require.True(t, slices.IsSortedFunc(v.pods, func(a, b *want) int { return a.comparePod(b.PodName) }))
 		for _, w := range v.pods {
 			require.True(t, rows[w])
 			require.Same(t, v, w.volume)
-			require.Equal(t, name, d.GetVolumeNamesForPod(w.podName)[w.outerNames[0]])
+			require.Equal(t, name, d.GetVolumeNamesForPod(w.PodName)[w.OuterVolumeSpecNames[0]])
 		}
 		attachable, sum = attachable+one(v.plugin.attachable), sum+len(v.pods)
 	}
@@ -188,7 +188,7 @@ func changeActual(a *ActualStateOfWorld, random *rand.Rand) {
 	case 12:
 		a.MarkRemountRequired(podName)
 	default:
-		_ = a.AddReconstructedVolume(ReconstructedVolume{
+		_ = a.AddReconstructedVolume(operationexecutor.AttachedVolume{
 			VolumeName: name, VolumeSpec: spec, PluginIsAttachable: random.IntN(2) == 0, DevicePath: path("dev"), DeviceMountPath: path("stage"),
 		})
 		_, _ = a.AddReconstructedPod(opts)
@@ -203,7 +203,7 @@ func (a *ActualStateOfWorld) verify(t *testing.T) {
 		require.NotEmpty(t, mounts, "no pod without a volume")
 		require.True(t, slices.IsSortedFunc(mounts, func(a, b *podMount) int { return a.compareVolume(b.volume.name) }))
 		for _, m := range mounts {
-			require.Equal(t, podName, m.podName)
+			require.Equal(t, podName, m.PodName)
 			require.Same(t, a.volumes[m.volume.name], m.volume)
 			rows[m] = true
 		}
@@ -212,7 +212,7 @@ func (a *ActualStateOfWorld) verify(t *testing.T) {
 	for name, v := range a.volumes {
 		require.Equal(t, name, v.name)
 		require.NotEqual(t, NotAttached, v.attach)
-		require.True(t, slices.IsSortedFunc(v.mounts, func(a, b *podMount) int { return a.comparePod(b.podName) }))
+		require.True(t, slices.IsSortedFunc(v.mounts, func(a, b *podMount) int { return a.comparePod(b.PodName) }))
 		for _, m := range v.mounts {
 			require.True(t, rows[m])
 			require.Same(t, v, m.volume)

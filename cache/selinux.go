@@ -55,13 +55,13 @@ func (m SELinuxMount) covers(spec *volume.Spec) bool {
 // conflict returns an error when another pod wants v with another label than w does.
 func (v *wantedVolume) conflict(w *want) error {
 	for _, other := range v.pods {
-		if other.podName == w.podName {
+		if other.PodName == w.PodName {
 			continue
 		}
-		if other.seLinuxLabel != w.seLinuxLabel {
+		if other.SELinuxLabel != w.SELinuxLabel {
 			return &SELinuxConflictError{
-				VolumeName: w.spec.Name(), PodName: w.podName, Label: w.seLinuxLabel,
-				OtherPodName: other.podName, OtherLabel: other.seLinuxLabel,
+				VolumeName: w.VolumeSpec.Name(), PodName: w.PodName, Label: w.SELinuxLabel,
+				OtherPodName: other.PodName, OtherLabel: other.SELinuxLabel,
 			}
 		}
 		return nil // All others agree.

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -208,7 +207,7 @@ func TestADeviceThatWasFoundStaysUncertainUntilItIsMapped(t *testing.T) {
 
 // foundBlock makes the actual state know a device that was mapped for pod p before a restart.
 func (w *world) foundBlock(s *volume.Spec) {
-	require.NoError(w.t, w.actual.AddReconstructedVolume(cache.ReconstructedVolume{
+	require.NoError(w.t, w.actual.AddReconstructedVolume(operationexecutor.AttachedVolume{
 		VolumeName: volumeName("data"), VolumeSpec: s, PluginIsAttachable: true,
 		DeviceMountPath: "/var/lib/agent/plugins/" + pluginName + "/volumeDevices/data",
 	}))

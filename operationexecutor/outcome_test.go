@@ -135,7 +135,7 @@ func (w *world) believe(state operationexecutor.VolumeMountState, reconstructed 
 
 func (w *world) believeDevice(state operationexecutor.VolumeMountState, reconstructed bool) {
 	if reconstructed {
-		require.NoError(w.t, w.actual.AddReconstructedVolume(cache.ReconstructedVolume{
+		require.NoError(w.t, w.actual.AddReconstructedVolume(operationexecutor.AttachedVolume{
 			VolumeName: volumeName("data"), VolumeSpec: spec("data"),
 			PluginIsAttachable: true, PluginIsDeviceMountable: true, DeviceMountPath: "/staged",
 		}))

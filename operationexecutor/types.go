@@ -75,6 +75,8 @@ type AttachedVolume struct {
 	PluginName string
 	// PluginIsAttachable says that the volume must be detached from the node.
 	PluginIsAttachable bool
+	// PluginIsDeviceMountable says that the plugin stages this volume. Operations do not read it.
+	PluginIsDeviceMountable bool
 	// DevicePath is the absolute path of the device; empty when there is none.
 	DevicePath string
 	// DeviceMountPath is the absolute path at which the device is staged; empty when it is not.

@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -37,21 +38,6 @@ type action struct {
 	pod volume.UniquePodName
 }
 
-// attachState is the known state of the volume's attachment to this node. A volume that is never attached has the state
-// not attached.
-type attachState uint8
-
-const (
-	notAttached attachState = iota
-	attachUncertain
-	attached
-)
-
-// String returns the state's name in the planner's cases and in the status.
-func (s attachState) String() string {
-	return [...]string{"not attached", "attachment uncertain", "attached"}[s]
-}
-
 // volumeView is the planner's input for one volume: desired, actual and pending.
 type volumeView struct {
 	// attachable says that the volume must be attached before it is staged or set up.
@@ -66,8 +52,9 @@ type volumeView struct {
 	// unknown whether a pod needs it.
 	adopted bool
 	// pending says that an operation on the volume as a whole is running.
-	pending  bool
-	attached attachState
+	pending bool
+	// attached is what is known of the attachment to this node: not attached, too, if the volume is never attached.
+	attached cache.AttachState
 	device   operationexecutor.DeviceMountState
 	// pods are the pods that need the volume, or for which it may be set up, in the order of their names.
 	pods []podView
@@ -129,9 +116,9 @@ func (v *volumeView) tearDowns(actions []action) []action {
 // and an uncertain attachment as none. The expansion of a set-up volume comes last. The actions are added to actions.
 func (v *volumeView) setUps(actions []action) []action {
 	switch {
-	case v.attachable && v.attached != attached && v.byController:
+	case v.attachable && v.attached != cache.Attached && v.byController:
 		return append(actions, action{verb: verbVerify})
-	case v.attachable && v.attached != attached:
+	case v.attachable && v.attached != cache.Attached:
 		return append(actions, action{verb: verbAttach})
 	}
 	before := len(actions)
@@ -170,7 +157,7 @@ func (v *volumeView) release(actions []action) []action {
 	switch {
 	case v.device != operationexecutor.DeviceNotMounted:
 		return append(actions, action{verb: verbUnmountDevice})
-	case v.attachable && v.attached != notAttached && !v.byController:
+	case v.attachable && v.attached != cache.NotAttached && !v.byController:
 		return append(actions, action{verb: verbDetach})
 	case v.known:
 		return append(actions, action{verb: verbForget})

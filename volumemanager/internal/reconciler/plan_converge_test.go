@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -21,7 +22,7 @@ func randomView(r *rand.Rand) volumeView {
 	some := func() bool { return r.IntN(4) == 0 }
 	v := volumeView{
 		attachable: some(), byController: some(), adopted: some(), pending: some(),
-		attached: attachState(r.IntN(3)), device: operationexecutor.DeviceMountState(r.IntN(3)),
+		attached: cache.AttachState(r.IntN(3)), device: operationexecutor.DeviceMountState(r.IntN(3)),
 	}
 	for i := range r.IntN(4) {
 		p := podView{
@@ -31,7 +32,7 @@ func randomView(r *rand.Rand) volumeView {
 		p.waits, p.held = p.wanted && some(), !p.wanted && some()
 		v.pods = append(v.pods, p)
 	}
-	v.known = some() || v.attached != notAttached || v.device != operationexecutor.DeviceNotMounted || len(v.pods) > 0
+	v.known = some() || v.attached != cache.NotAttached || v.device != operationexecutor.DeviceNotMounted || len(v.pods) > 0
 	return v
 }
 
@@ -67,13 +68,13 @@ func (v volumeView) breaks(a action) error {
 		return fmt.Errorf("pod %s gets what it does not want, or has", a.pod)
 	case (a.verb == verbRemount || a.verb == verbExpand) && p.state != operationexecutor.VolumeMounted:
 		return fmt.Errorf("pod %s does not have it", a.pod)
-	case a.verb >= verbMount && a.verb <= verbExpand && v.attachable && v.attached != attached:
+	case a.verb >= verbMount && a.verb <= verbExpand && v.attachable && v.attached != cache.Attached:
 		return fmt.Errorf("it is not attached")
 	case a.verb >= verbUnmountDevice && (v.isSetUp() || v.isWanted() || v.adopted):
 		return fmt.Errorf("%s while somebody may use it", a.verb)
 	case a.verb >= verbDetach && v.device != operationexecutor.DeviceNotMounted:
 		return fmt.Errorf("%s while it may be staged", a.verb)
-	case a.verb == verbForget && v.attachable && v.attached != notAttached && !v.byController:
+	case a.verb == verbForget && v.attachable && v.attached != cache.NotAttached && !v.byController:
 		return fmt.Errorf("forgotten while it may be attached")
 	}
 	return nil
@@ -119,7 +120,7 @@ func (v *volumeView) succeed(a action) {
 	}
 	switch a.verb {
 	case verbAttach, verbVerify:
-		v.attached, v.known = attached, true
+		v.attached, v.known = cache.Attached, true
 	case verbMount:
 		v.known, v.device = true, operationexecutor.DeviceGloballyMounted
 		of(func(p *podView) { p.state, p.remount = operationexecutor.VolumeMounted, false })
@@ -133,7 +134,7 @@ func (v *volumeView) succeed(a action) {
 	case verbUnmountDevice:
 		v.device = operationexecutor.DeviceNotMounted
 	case verbDetach, verbForget:
-		v.attached, v.known = notAttached, false
+		v.attached, v.known = cache.NotAttached, false
 		of(func(p *podView) { p.waits = false })
 	}
 }

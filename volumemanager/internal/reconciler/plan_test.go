@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -93,8 +94,8 @@ var volumeWords = map[string]func(v *volumeView){
 	"pending":              func(v *volumeView) { v.pending = true },
 	"adopted":              func(v *volumeView) { v.adopted = true },
 	"known":                func(v *volumeView) { v.known = true },
-	"attached":             func(v *volumeView) { v.attached = attached },
-	"attachment-uncertain": func(v *volumeView) { v.attached = attachUncertain },
+	"attached":             func(v *volumeView) { v.attached = cache.Attached },
+	"attachment-uncertain": func(v *volumeView) { v.attached = cache.AttachUncertain },
 	"staged":               func(v *volumeView) { v.device = operationexecutor.DeviceGloballyMounted },
 	"staging-uncertain":    func(v *volumeView) { v.device = operationexecutor.DeviceMountUncertain },
 }

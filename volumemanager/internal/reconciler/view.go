@@ -68,8 +68,8 @@ func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePo
 func (r *Reconciler) judge(v *view) {
 	controller, contradicted := r.Attachments.AttachedBy(v.name, &v.actual)
 	v.inputs.byController = controller
-	if contradicted && v.inputs.attached == attached {
-		v.inputs.attached = attachUncertain
+	if contradicted && v.inputs.attached == cache.Attached {
+		v.inputs.attached = cache.AttachUncertain
 	}
 	v.inputs.adopted = r.Pods.MayBeWanted(v.name)
 	for i := range v.inputs.pods {
@@ -93,7 +93,7 @@ func (v *view) fill() {
 	to := &v.inputs
 	to.known, to.attachable, to.device = v.known, v.actual.PluginIsAttachable, v.actual.DeviceMountState
 	if v.known && to.attachable {
-		to.attached = attachState(v.actual.AttachState)
+		to.attached = v.actual.AttachState
 	}
 	for i := range v.wanted {
 		row := &v.wanted[i]

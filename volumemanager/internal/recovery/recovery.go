@@ -239,7 +239,7 @@ func (r *Recovery) adoptAll(found []journal.Found) error {
 
 // adopt enters a record into the actual state.
 func (r *Recovery) adopt(v journal.Record, spec *volume.Spec) error {
-	found := cache.ReconstructedVolume{
+	found := operationexecutor.AttachedVolume{
 		VolumeName: v.Volume, VolumeSpec: spec, PluginName: v.Plugin,
 		PluginIsAttachable: v.Attachment != nil, PluginIsDeviceMountable: v.Staging != nil,
 	}

@@ -68,7 +68,7 @@ func (a *agent) generatorOptions() operationexecutor.GeneratorOptions {
 func (a *agent) recover() {
 	for _, r := range a.p.Records() {
 		v := a.p.Volume(r.Spec.Name())
-		must(a.actual.AddReconstructedVolume(cache.ReconstructedVolume{
+		must(a.actual.AddReconstructedVolume(operationexecutor.AttachedVolume{
 			VolumeName: r.Name, VolumeSpec: r.Spec, PluginName: world.PluginName,
 			PluginIsAttachable: v.Attachable, PluginIsDeviceMountable: v.Stageable || r.Staged != "", DeviceMountPath: r.Staged,
 		}))
