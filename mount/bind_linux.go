@@ -164,7 +164,7 @@ func descendants(table []MountPoint, id uint64) (found []MountPoint) {
 }
 
 // changeOne changes a mount of the table, when it is that which its path leads to: what another mount hides cannot be
-// reached, neither by us nor by anybody else.
+// reached, neither by us nor by another process.
 func (c changer) changeOne(ctx context.Context, mp MountPoint, plan *Plan) error {
 	fd, err := c.reader.openPath(unix.AT_FDCWD, mp.Path)
 	if isAbsent(err) {

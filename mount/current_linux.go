@@ -27,7 +27,7 @@ const maxTableAge = time.Second
 //     own failure (emergency_ro); a rename of a directory above a mount point, or above what a bind shows.
 //
 // So a table is handed out again when poll reports nothing, no filesystem on a block device has other flags, as those
-// are the ones that turn read-only without anybody's doing, and it is at most maxTableAge old.
+// are the ones that turn read-only by the kernel's doing, and it is at most maxTableAge old.
 //
 // What is kept has one descriptor, whether it is the table or references: a table that is good answers for the references,
 // and references are only asked for when there is none.
@@ -36,7 +36,7 @@ type current struct {
 	reading chan struct{}
 	table   atomic.Pointer[snapshot]
 	refs    atomic.Pointer[refsSnapshot]
-	roots   atomic.Pointer[rootsOfMounts] // nil until somebody asks for references
+	roots   atomic.Pointer[rootsOfMounts] // nil until a caller asks for references
 }
 
 func newCurrent() *current { return &current{reading: make(chan struct{}, 1)} }
@@ -47,7 +47,7 @@ func (c *current) keepTable(s *snapshot) {
 	c.dropRefs()
 }
 
-// keepRefs keeps references, unless a table was read meanwhile. Whoever keeps something stores it before it looks for the
+// keepRefs keeps references, unless a table was read meanwhile. A caller that keeps something stores it before it looks for the
 // other, so that of two at once one at least sees it.
 func (c *current) keepRefs(s *refsSnapshot) {
 	if old := c.refs.Swap(s); old != nil {
@@ -69,7 +69,7 @@ func (c *current) dropRefs() {
 	}
 }
 
-// acquire takes the right to read the table. It asks ctx for its channel only if it has to wait: whoever asks first makes
+// acquire takes the right to read the table. It asks ctx for its channel only if it has to wait: the caller that asks first makes
 // the channel, and in a bubble of testing/synctest that must not be of a context from outside.
 func (c *current) acquire(ctx context.Context) error {
 	select {
@@ -173,7 +173,7 @@ func (r *reader) snapshot(ctx context.Context) (*snapshot, error) {
 	defer func() { <-r.current.reading }()
 	last := r.current.table.Load()
 	if last.isGood() {
-		return last, nil // somebody else has read it
+		return last, nil // another caller has read it
 	}
 	room := 0
 	if last != nil {

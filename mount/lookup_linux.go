@@ -65,7 +65,7 @@ func (r *reader) glanceCached(name string) (glance, error) {
 
 // open opens name as O_PATH, as openPath does, unless it would have to wait. This is no RawSyscall, and neither is statx nor
 // close: a thread that waits in one holds up the garbage collector. The three are quick, but each may wait: open for a
-// larger table of descriptors, statx for a filesystem that ignores DONT_SYNC, close for the end of a mount that somebody
+// larger table of descriptors, statx for a filesystem that ignores DONT_SYNC, close for the end of a mount that a process
 // has detached meanwhile.
 func (l *cachedLook) open(name string) (int, error) {
 	l.path[copy(l.path[:], name)] = 0

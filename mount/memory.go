@@ -23,7 +23,7 @@ func MountMemory(ctx context.Context, m Interface, target string, options ...str
 }
 
 // IsMemoryOf reports whether a mount is the whole of a tmpfs that [MountMemory] has mounted at target, in this process or in
-// an earlier one. A tmpfs that anybody else mounts there has another source.
+// an earlier one. A tmpfs that another program mounts there has another source.
 func IsMemoryOf(target string, found MountPoint) bool { return MemoryIdentity(target).Is(found) }
 
 // MemoryIdentity distinguishes a tmpfs that [MountMemory] has mounted at target from every other mount there. It suffices

@@ -121,7 +121,7 @@ func (p *place) makeDir(ctx context.Context, name string) (int, error) {
 // isNew reports whether the directory that holds the name was just made, so that most likely nothing is in it.
 func (p *place) isNew() bool { return len(p.made) > 0 }
 
-// unmakeParents removes the directories that were made. One that somebody else uses by now stays.
+// unmakeParents removes the directories that were made. One that another process uses by now stays.
 func (p *place) unmakeParents() error {
 	for _, dir := range slices.Backward(p.made) {
 		switch err := unix.Unlinkat(dir.at, dir.base, unix.AT_REMOVEDIR); {

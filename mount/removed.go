@@ -13,7 +13,7 @@ func WithRemoved(ctx context.Context, removed func(target string)) context.Conte
 	return context.WithValue(ctx, removedKey{}, removed)
 }
 
-// tellRemoved reports a target that was removed to who has made ctx by [WithRemoved], if anybody has.
+// tellRemoved reports a target that was removed to who has made ctx by [WithRemoved], if a caller has.
 func tellRemoved(ctx context.Context, target string) {
 	if removed, ok := ctx.Value(removedKey{}).(func(target string)); ok {
 		removed(target)

@@ -21,7 +21,7 @@ type rootOfMount struct {
 }
 
 // rootsOfMounts are what the mounts of this namespace show, ascending by id. They are never changed once they are kept. A mount
-// never gets another filesystem, so that each has to be asked only once, however often somebody looks for references; but the
+// never gets another filesystem, so that each has to be asked only once, however often a caller looks for references; but the
 // path of its root changes with a rename in that filesystem, see speaksFor.
 type rootsOfMounts struct {
 	scan   uint64

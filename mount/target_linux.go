@@ -161,7 +161,7 @@ func (p *place) openTarget(ctx context.Context, dir bool) (*target, error) {
 	if t.made {
 		return t, nil
 	}
-	return t, t.open() // somebody else has made it meanwhile
+	return t, t.open() // another process has made it meanwhile
 }
 
 // open opens the mount point, unless it is open.
@@ -190,7 +190,7 @@ func (t *target) checkExclusive(ctx context.Context, plan *Plan) error {
 	return err
 }
 
-// take attaches a detached mount to the target: to what is open, or by name to what was made, where a link that somebody has
+// take attaches a detached mount to the target: to what is open, or by name to what was made, where a link that another process has
 // put in its place is not followed.
 func (t *target) take(tree int) error {
 	if t.fd < 0 {

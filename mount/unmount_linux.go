@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxStack bounds the mounts at one path, so that a fight with somebody who keeps mounting there ends.
+	// maxStack bounds the mounts at one path, so that a race with a process that keeps mounting there ends.
 	maxStack = 4096
 	// busyInterval is how often a busy mount is tried again while there is time before the force.
 	busyInterval = 20 * time.Millisecond
@@ -134,7 +134,7 @@ func (p *place) takeAllOff(ctx context.Context, options UnmountOptions) (taken [
 		}
 		taken = append(taken, top)
 	}
-	return taken, fmt.Errorf("somebody keeps mounting there: %w", unix.EBUSY)
+	return taken, fmt.Errorf("another process keeps mounting there: %w", unix.EBUSY)
 }
 
 // takedown is the end of one mount: the uppermost at its place when that was looked at.
@@ -158,7 +158,7 @@ func (t *takedown) takeOff(ctx context.Context) error {
 	there, lookErr := t.isThere(ctx)
 	switch {
 	case lookErr == nil && !there:
-		return nil // the call failed, or somebody else was faster, and yet it is gone
+		return nil // the call failed, or another process was faster, and yet it is gone
 	case !t.options.Lazy || !errors.Is(err, unix.EBUSY):
 		return err
 	case lookErr != nil:

@@ -143,7 +143,7 @@ func (g *generator) readClaim(ctx context.Context, x *execution, spec *volume.Sp
 }
 
 // setExpansion writes how far the expansion of claim has come, and returns the claim as it is then. Its error is transient:
-// somebody else may have written first.
+// another program may have written first.
 func (g *generator) setExpansion(ctx context.Context, x *execution, claim *v1.PersistentVolumeClaim, e Expansion) (written *v1.PersistentVolumeClaim, err error) {
 	err = x.port(ctx, "SetExpansion", func(ctx context.Context) error {
 		written, err = g.claims.SetExpansion(ctx, claim, e)

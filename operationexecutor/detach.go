@@ -174,7 +174,7 @@ func (d *detaching) verifySafe(ctx context.Context) error {
 	})
 }
 
-// confirm asks whoever wants the detach for the last time. It changes nothing.
+// confirm asks the caller who wants the detach for the last time. It changes nothing.
 func (d *detaching) confirm(ctx context.Context) error {
 	if d.options.Confirm == nil {
 		return nil

@@ -56,7 +56,7 @@ func (n *nodeExpansion) duringMount(ctx context.Context) error {
 	return n.do(ctx, plan)
 }
 
-// hasItsSize reports whether it is known, without asking anybody, that the volume has its size on this node.
+// hasItsSize reports whether it is known, without a call of the plugin or the store, that the volume has its size on this node.
 func (n *nodeExpansion) hasItsSize() bool {
 	if !claimed(n.v.VolumeSpec) {
 		return true

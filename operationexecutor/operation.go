@@ -66,7 +66,7 @@ type Operation struct {
 	begun     atomic.Bool
 
 	mu     sync.Mutex    // guards what follows
-	done   chan struct{} // nil until somebody asks for it
+	done   chan struct{} // nil until a caller asks for it
 	plugin string        // written by the operation's goroutine only, which reads it without the lock
 	steps  []Step
 	ended  bool

@@ -202,7 +202,7 @@ func (l *leaseObjects) RenewLease(ctx context.Context, lease Lease) (Lease, erro
 			spec.RenewTime = &at
 		})
 		if errors.Is(err, ErrConflict) {
-			continue // The object changes for other reasons, too; whoever has taken it is found by the next read.
+			continue // The object changes for other reasons, too; the process that has taken it is found by the next read.
 		}
 		if err != nil {
 			return lease, fmt.Errorf("renew: %w", err)

@@ -105,7 +105,7 @@ func (r *reporter) end(name types.NodeName) {
 	}
 }
 
-// beginOrPutOff is begin for whoever does not wait: the node is dirty again when the write that is under way has ended.
+// beginOrPutOff is begin for a caller that does not wait: the node is dirty again when the write that is under way has ended.
 func (r *reporter) beginOrPutOff(name types.NodeName) (begun bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

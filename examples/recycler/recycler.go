@@ -108,7 +108,7 @@ func (r *Recycler) removeEarlier(ctx context.Context, pod *v1.Pod) error {
 	case err != nil:
 		return err
 	case earlier.Annotations[annRecycles] != pod.Annotations[annRecycles]:
-		return fmt.Errorf("it has no annotation %s and is somebody else's: delete it if it is not needed: %w", annRecycles, store.ErrConflict)
+		return fmt.Errorf("it has no annotation %s and is another program's: delete it if it is not needed: %w", annRecycles, store.ErrConflict)
 	}
 	return r.remove(ctx, earlier)
 }

@@ -18,7 +18,7 @@ type knownNode struct {
 	attachments []*attachmentRow // by the name of the volume
 	perPlugin   map[string]int
 	// listedUse says that it has listed any volume as in use since it has its UID. An empty list is also what an object has
-	// that somebody has just made, whatever runs on the node.
+	// that another program has just made, whatever runs on the node.
 	listedUse bool
 
 	// changes are the volumes that the node was to be told otherwise of since its status was written last, each with the

@@ -20,7 +20,7 @@ import (
 type Turns struct {
 	random *rand.Rand
 	trace  *Trace
-	came   chan struct{} // holds a token when somebody has begun to wait
+	came   chan struct{} // holds a token when a goroutine has begun to wait
 
 	mu      sync.Mutex
 	waiting []*turn // by label
@@ -115,7 +115,7 @@ func (t *Turns) giveAll() {
 	}
 }
 
-// give gives one turn, and reports whether somebody waited for one.
+// give gives one turn, and reports whether a goroutine waited for one.
 func (t *Turns) give() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

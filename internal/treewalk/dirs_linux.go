@@ -44,7 +44,7 @@ func newDirs(most int) *dirs {
 }
 
 // add enters an open directory, which is used until done, and closes another one when there are too many. When the
-// directory has been opened by somebody else meanwhile, fd is closed and the other one stays.
+// directory has been opened by another goroutine meanwhile, fd is closed and the other one stays.
 func (s *dirs) add(d *dir, fd int) {
 	s.mu.Lock()
 	spare := fd

@@ -63,7 +63,7 @@ func (w *worker) reopen(d *dir) (int, error) {
 	above, below := w.dirs.useNearest(d)
 	defer w.dirs.done(above)
 	if len(below) == 0 {
-		return w.acquire(d) // somebody else was faster
+		return w.acquire(d) // another goroutine was faster
 	}
 	at, from := above, len(below)
 	for from > 0 {

@@ -1,6 +1,6 @@
 // Package unixsocket makes the sockets on which bridges serve.
 //
-// A socket has its permissions before anyone can connect, replaces one that a killed process has left, and is never put into a
+// A socket has its permissions before a process can connect, replaces one that a killed process has left, and is never put into a
 // directory in which other users could replace it.
 package unixsocket
 
@@ -109,7 +109,7 @@ func checkFree(ctx context.Context, path string) error {
 }
 
 // CheckDir refuses a directory of sockets in which other users can put one of their own. The error matches [ErrUnsafe]; that of a
-// missing directory matches outcome.ErrTransient too, since whoever serves there may make it.
+// missing directory matches outcome.ErrTransient too, since the program that serves there may make it.
 func CheckDir(path string) error {
 	dir, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -97,7 +97,7 @@ func (m *Mapper) mapDevice(ctx context.Context, mapping Mapping) (err error) {
 	return m.steps(ctx, mapping, d)
 }
 
-// steps takes the three steps. The device is locked before it is probed, so that whoever mounts it sees the lock, or is seen. What was bound before is not undone.
+// steps takes the three steps. The device is locked before it is probed, so that the program that mounts it sees the lock, or is seen. What was bound before is not undone.
 func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device) error {
 	undo := func(cause error, step func(context.Context, Mapping) error) error {
 		var lost *mount.AbandonedError
@@ -128,7 +128,7 @@ func (m *Mapper) steps(ctx context.Context, mapping Mapping, d device) error {
 }
 
 // isBound reports whether the device is bound for the pod. Another one there is an error, unless the lock is gone that was made
-// with its bind: then somebody has detached that device, whatever has its number now, and the bind is removed.
+// with its bind: then another process has detached that device, whatever has its number now, and the bind is removed.
 func (m *Mapper) isBound(ctx context.Context, mapping Mapping, rdev uint64) (bool, error) {
 	path := mapping.bindPath()
 	mounted, err := m.mounter.IsMountPoint(ctx, path)
@@ -184,7 +184,7 @@ func checkBind(path string, rdev uint64) error {
 	return err
 }
 
-// probe refuses a device that somebody has for himself. A pod that shares it may.
+// probe refuses a device that another program has opened alone. A pod that shares it may.
 func (m *Mapper) probe(ctx context.Context, mapping Mapping, d device) error {
 	shared, err := m.isShared(ctx, mapping.GlobalMapPath, d.rdev)
 	if err != nil || shared {

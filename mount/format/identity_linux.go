@@ -87,7 +87,7 @@ func replayXFS(ctx context.Context, file *os.File) error {
 }
 
 // mountForNow waits for those who have the device for a moment. It cannot be kept from them: the kernel mounts nothing that
-// somebody has opened alone (O_EXCL), and a program that was told the number of a free device before it was ours may do so.
+// another program has opened alone (O_EXCL), and a program that was told the number of a free device before it was ours may do so.
 func mountForNow(ctx context.Context, device string) error {
 	return whileBusy(ctx, func() error {
 		fs, err := unix.Fsopen("xfs", unix.FSOPEN_CLOEXEC)
@@ -110,7 +110,7 @@ func mountForNow(ctx context.Context, device string) error {
 }
 
 // attachForNow attaches a file to a loop device that the kernel detaches when the descriptor is closed. The kernel goes on
-// naming one as free that somebody else has opened alone, in order to use it.
+// naming one as free that another program has opened alone, in order to use it.
 func attachForNow(ctx context.Context, file *os.File) (device *os.File, err error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {

@@ -7,7 +7,7 @@
 // which no symbolic link leads. A new image is made under another name, locked, synced and then renamed:
 //
 //	dir, err := image.MakeDir("/srv/images")
-//	partial, err := dir.Begin("1.partial")  // what a killed process has left is removed; mount.ErrTransient: somebody makes it
+//	partial, err := dir.Begin("1.partial")  // what a killed process has left is removed; mount.ErrTransient: another call or process makes it
 //	defer partial.Close()                   // and with it the lock
 //	// fill and sync partial
 //	err = dir.Publish("1.partial", "1.img") // never in the place of another

@@ -10,7 +10,7 @@ import (
 	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
-// tryLock takes the exclusive lock on file, or fails at once when somebody has it.
+// tryLock takes the exclusive lock on file, or fails at once when another process has it.
 func tryLock(file *os.File) error {
 	return descriptor.Call(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 }

@@ -45,7 +45,7 @@ func (d *Dir) lockNew(name string, file *os.File) (*os.File, error) {
 }
 
 func (d *Dir) errBusy(name string, err error) error {
-	busy := fmt.Errorf("%q is being made by somebody else: %w", d.pathOf(name), mount.ErrTransient)
+	busy := fmt.Errorf("%q is being made by another call or process: %w", d.pathOf(name), mount.ErrTransient)
 	return errors.Join(busy, err)
 }
 

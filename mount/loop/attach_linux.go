@@ -143,7 +143,7 @@ type attachment struct {
 }
 
 // errTaken says that another program was faster. The next device may be free.
-var errTaken = errors.New("taken by somebody else")
+var errTaken = errors.New("taken by another process")
 
 // attachFree tries free devices until one is attached. Between the kernel's answer and the attachment, another program can
 // take the device, udev can hold it, and losetup can remove it.

@@ -20,7 +20,7 @@ func (c *changes) attach(ctx context.Context, a attachment) (Device, handle, err
 
 // attachTo gives the file to the device with that number. The device is not claimed (O_EXCL) before: it may have got another's
 // file since it was free, and while it is claimed its owner cannot mount it. The kernel itself refuses to give a file to a
-// device that has one, or that somebody has claimed.
+// device that has one, or that a process has claimed.
 func (c *changes) attachTo(number int, a attachment) (Device, handle, error) {
 	node, err := c.nodes.open(number, a.mode)
 	if err != nil {

@@ -54,7 +54,7 @@ func (m *Manager) beginDetach(ctx context.Context, device Device) (bool, error) 
 	return lingers, err
 }
 
-// maxClaim is how often a claim is tried: whoever attaches or detaches a device claims it for a moment.
+// maxClaim is how often a claim is tried: a process that attaches or detaches a device claims it for a moment.
 const maxClaim = 5
 
 // claim opens the device for this call alone.

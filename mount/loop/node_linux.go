@@ -156,7 +156,7 @@ func opened(ctx context.Context, path string) (bool, error) {
 	return claimed(path)
 }
 
-// awaitUnclaimed waits for whoever has the device alone, unless that is a mount.
+// awaitUnclaimed waits for the program that has the device alone, unless that is a mount.
 func awaitUnclaimed(ctx context.Context, path string) (mounted bool, err error) {
 	wait := newWaiter()
 	for range maxAttempt {

@@ -198,7 +198,7 @@ func (f *FUSE) Heal() {
 	f.answerHung(0)
 }
 
-// Kill is the death of the server, whose descriptor is closed. The mount stays until somebody unmounts it.
+// Kill is the death of the server, whose descriptor is closed. The mount stays until a test unmounts it.
 func (f *FUSE) Kill() {
 	_ = f.device.Close() // a second time it is closed already
 	<-f.ended

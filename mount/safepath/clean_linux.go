@@ -172,7 +172,7 @@ func (c *container) unmount(ctx context.Context, e entry, options mount.UnmountO
 	options.Expect = found.Identity()
 	err = ended(c.mounter.Unmount(ctx, target, options))
 	if errors.Is(err, mount.ErrNotMounted) {
-		return nil // somebody was faster
+		return nil // another process was faster
 	}
 	return err
 }

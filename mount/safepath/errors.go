@@ -23,7 +23,7 @@ var (
 	ErrDangling = errors.New("a symbolic link leads to what does not exist")
 	// ErrRaced says that another process kept changing what the name leads to, and that the call stopped after many tries.
 	// It may work later.
-	ErrRaced = errors.New("somebody keeps changing it")
+	ErrRaced = errors.New("a workload or another process keeps changing it")
 	// ErrMounted says that something is mounted at the name or inside it. It was not removed.
 	ErrMounted = errors.New("something is mounted there")
 )

@@ -81,7 +81,7 @@ func (t *tree) makeDir(ctx context.Context, at int, base string, h how, options 
 		// What was made is opened in any case: who does not know it cannot remove it again.
 		fd, err = t.openPath(context.WithoutCancel(ctx), at, base, h)
 		if errors.Is(err, unix.ENOENT) {
-			continue // somebody was quick to remove it
+			continue // a workload was quick to remove it
 		}
 		if err != nil {
 			return -1, nil, t.notDirectory(ctx, at, base, err)
@@ -155,7 +155,7 @@ var serverOwned = []int64{
 	unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC,
 }
 
-// checkNew refuses a directory that somebody has put in the place of the one that was made.
+// checkNew refuses a directory that a workload has put in the place of the one that was made.
 func checkNew(dir *os.File, fd int, now stat) error {
 	switch _, err := dir.Readdirnames(1); {
 	case err == nil:
@@ -202,7 +202,7 @@ func (t *tree) unmakeDir(ctx context.Context, m madeDir) error {
 	}
 	err = unix.Unlinkat(at, base, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY) {
-		return nil // somebody uses it by now
+		return nil // a process uses it by now
 	}
 	return ignoreGone(err)
 }

@@ -255,7 +255,7 @@ func (c *container) isReady(ctx context.Context, e entry, want mark) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	// Somebody may have made it writable since.
+	// A process may have made it writable since.
 	if want.access == "ro" && !slices.Contains(found.Options, "ro") {
 		return false, nil
 	}

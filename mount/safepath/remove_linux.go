@@ -210,7 +210,7 @@ func (r *remover) where() string {
 func (r *remover) proceed(ctx context.Context) error {
 	low := &r.levels[len(r.levels)-1]
 	name, err := low.next()
-	// Of a directory that somebody else has removed there is nothing to be read (ENOENT).
+	// Of a directory that another process has removed there is nothing to be read (ENOENT).
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) {
 		return r.leave(ctx)
 	}

@@ -14,7 +14,7 @@ import (
 // maxLinks is how many links a name may lead through, as in the kernel.
 const maxLinks = 40
 
-// resolve replaces the relative links in name by what they hold, and returns a name without links. Whoever opens that must
+// resolve replaces the relative links in name by what they hold, and returns a name without links. A caller that opens that must
 // not follow links either: it was free of them only for a moment. What is missing has no links in it. A link to what is missing
 // is refused.
 func (t *tree) resolve(ctx context.Context, name string) (string, error) {

@@ -253,7 +253,7 @@ func (r *Root) Remove(ctx context.Context, name string) error {
 // RemoveAll removes what is at name with all that is in it. It follows no link and enters no mount, not even a bind of the
 // same filesystem. Where the mount table shows a mount at name or inside, nothing at all is removed; one that is met later
 // stops the work, and whatever is in it stays. Both errors match [ErrMounted]. A name that does not exist is no error. When
-// somebody keeps writing to it, the error matches [ErrRaced]: end the workload first. The depth of the tree costs neither
+// a process keeps writing to it, the error matches [ErrRaced]: end the workload first. The depth of the tree costs neither
 // stack nor descriptors.
 func (r *Root) RemoveAll(ctx context.Context, name string) error {
 	_, err := do(ctx, r.to("remove", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {

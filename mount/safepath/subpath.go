@@ -91,7 +91,7 @@ func (o Owner) key() string { return path.Join(o.PodDir, o.volumeName()) }
 // directory is made, and those above it, with the mode of the volume's root and with its group. A sub-path that is prepared
 // already, of the same inode and with the same options, stays as it is; one of another inode (the workload has replaced the
 // directory) or with other options is taken off and made anew, which fails with an error that matches unix.EBUSY while
-// somebody on the host uses it. A mount that is not ours is an error that matches mount.ErrForeign.
+// a process on the host uses it. A mount that is not ours is an error that matches mount.ErrForeign.
 //
 // When Prepare fails, everything that it has made is removed again, but for an error that matches mount.ErrUncertain: then
 // CleanContainer removes what may be there. A volume that hangs is such a case: the error comes when ctx ends, and until its

@@ -17,7 +17,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// maxTries bounds the repetition of what was interrupted, or lost against somebody who renames.
+// maxTries bounds the repetition of what was interrupted, or lost against a process that renames.
 const maxTries = 128
 
 // errNoSyscall says that a system call is missing or forbidden, so that the fall-back is to be tried.

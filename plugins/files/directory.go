@@ -23,7 +23,7 @@ type Directories interface {
 	// followed.
 	MakeDirectory(ctx context.Context, base, name string, mode fs.FileMode) (made bool, err error)
 	// Publish makes the files of payload all that dir holds, in one step, as volume/atomicwriter does. Where group is not nil,
-	// all of it belongs to that group, which may read it, before anybody sees it.
+	// all of it belongs to that group, which may read it, before a workload sees it.
 	Publish(ctx context.Context, dir string, payload map[string]atomicwriter.FileProjection, group *int64) error
 	// RemoveAll removes the directory base/name with all that is in it; it succeeds when nothing is there. No link is followed
 	// and no mount is entered: where one is shown inside, nothing is removed, and the error matches safepath.ErrMounted.

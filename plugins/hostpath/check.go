@@ -137,7 +137,7 @@ func (p *Plugin) checkType(ctx context.Context, path string, want v1.HostPathTyp
 	return nil
 }
 
-// makeAndLook makes what is missing. Somebody else may be faster: what is there then decides.
+// makeAndLook makes what is missing. Another process may be faster: what is there then decides.
 func (p *Plugin) makeAndLook(ctx context.Context, path string, want v1.HostPathType) (fs.FileInfo, error) {
 	if err := kinds[want].make(ctx, p, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, notApart(err)

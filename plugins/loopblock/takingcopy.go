@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// copyAll copies what somebody writes to while it is frozen, and then what nobody can write to before it returns.
+// copyAll copies what a workload writes to while it is frozen, and then what no process can write to before it returns.
 func (t *taking) copyAll(ctx context.Context, dir *image.Dir) error {
 	var written, unwritten []*member
 	for _, m := range t.members {

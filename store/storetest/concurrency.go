@@ -79,7 +79,7 @@ func testOneCreator(t *testing.T, s store.Store) {
 	}
 }
 
-// testUpdateAgainstDelete lets writers change and delete one version: whoever comes first is the only one.
+// testUpdateAgainstDelete lets writers change and delete one version: the first one is the only one that succeeds.
 func testUpdateAgainstDelete(t *testing.T, s store.Store) {
 	for round := range 30 {
 		pv := create(t, s, newVolume(fmt.Sprintf("disk-%d", round)))

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxTries bounds what is done again because a call was interrupted or somebody else was quicker.
+	// maxTries bounds what is done again because a call was interrupted or another process was quicker.
 	maxTries = 128
 	// entriesSize is how many bytes of directory entries are read at once.
 	entriesSize = 8 << 10
@@ -77,7 +77,7 @@ func (d dir) openFile(name string) (fd int, err error) {
 		return -1, d.failed("open", name, fmt.Errorf("no regular file: %w", ErrForeign))
 	}
 	fd, err = retryOpen(func() (int, error) {
-		// Not blocking, for somebody may hold a lease on the file.
+		// Not blocking, for another process may hold a lease on the file.
 		return unix.Open(fmt.Sprintf("/proc/self/fd/%d", at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {

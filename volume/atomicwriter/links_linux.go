@@ -54,7 +54,7 @@ func (a *attempt) ownLink(v visible) (changed bool, err error) {
 }
 
 // ownLink gives a symbolic link to a user, unless it has it already. The link is held open: what a workload puts in its
-// place, a hard link to a file of somebody else's, is not given away.
+// place, a hard link to a file of another user, is not given away.
 func (d dir) ownLink(name string, owner int64) (changed bool, err error) {
 	fd, err := d.open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// maxPasses is how often a directory is read again because somebody still writes to it.
+	// maxPasses is how often a directory is read again because a workload still writes to it.
 	maxPasses = 16
 	// maxDepth is how deep a directory is emptied where it is.
 	maxDepth = 16
-	// maxHoists bounds how deep a tree that somebody else has made may be.
+	// maxHoists bounds how deep a tree that another process has made may be.
 	maxHoists = 1 << 20
 )
 

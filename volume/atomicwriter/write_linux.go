@@ -161,11 +161,11 @@ func (a *attempt) sweep(ctx context.Context, current string) error {
 type kind int
 
 const (
-	abandoned kind = iota // it seems: somebody may be writing it
+	abandoned kind = iota // it seems: another process may be writing it
 	replaced              // complete, and replaced by us
 )
 
-// errInUse says that somebody holds the lock of a set, or has published it.
+// errInUse says that another writer holds the lock of a set, or has published it.
 var errInUse = fmt.Errorf("another writer uses it: %w", ErrConflict)
 
 // removeSet removes the directory of a set, or what was planted at its name. One that another Write is at work on, or
@@ -352,7 +352,7 @@ func (a *attempt) removeNewLink(name string) error {
 	return uncertain(ignoreGone(a.root.unlink(newDataLink)))
 }
 
-// undoTime bounds how long a set is removed after ctx has ended, for somebody may go on writing to it.
+// undoTime bounds how long a set is removed after ctx has ended, for a workload may go on writing to it.
 const undoTime = 10 * time.Second
 
 // undo removes a set that was not published because of err.

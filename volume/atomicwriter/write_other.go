@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// write is for Linux only, where a directory that somebody else writes to can be worked in safely.
+// write is for Linux only, where a directory that a workload writes to can be worked in safely.
 func (w *AtomicWriter) write(context.Context, set) (Result, error) {
 	return Result{}, fmt.Errorf("publishing files in %q on this platform: %w", w.dir, errors.ErrUnsupported)
 }

@@ -95,7 +95,7 @@ func (m *modifying) modify(parameters map[string]string) {
 	m.expect(parameters)
 }
 
-// expect fails unless the storage has these attributes, where somebody can see that.
+// expect fails unless the storage has these attributes, where Config.Attributes can read that.
 func (m *modifying) expect(attributes map[string]string) {
 	m.e.t.Helper()
 	if m.e.config.Attributes == nil {

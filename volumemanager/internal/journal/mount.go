@@ -36,7 +36,7 @@ func MountOfIdentity(id mount.Identity) Mount {
 	if id.UniqueID != 0 {
 		return Mount{Unique: id.UniqueID}
 	}
-	id.Flags = "" // Somebody may change them: it stays the same mount.
+	id.Flags = "" // Another process may change them: it stays the same mount.
 	return Mount{Other: &id}
 }
 

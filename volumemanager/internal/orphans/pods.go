@@ -97,7 +97,7 @@ func (l *List) RemoveEmptyPods(ctx context.Context, orphans, rest []Orphan) []Or
 }
 
 // removeEmptyPod removes what a manager has made in the directory of a pod, and that, as far as it is empty. It goes by rmdir:
-// what anybody else keeps there stays.
+// what another program keeps there stays.
 func (l *List) removeEmptyPod(uid types.UID) {
 	dir := filepath.Join(l.options.Plugins.Host().GetPodsDir(), string(uid))
 	l.removeEmptyTree(filepath.Join(dir, volumesDir), podKinds[volumesDir])

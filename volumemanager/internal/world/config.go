@@ -97,7 +97,7 @@ type Faults struct {
 	Status bool
 	// Verifies says that the programs ask the storage, now and then, what is attached.
 	Verifies bool
-	// Foreign says that somebody else may unmount.
+	// Foreign says that another process may unmount.
 	Foreign bool
 	// Quiet says that the journal and the wait for a device do not park, so that nothing of that fails.
 	Quiet bool
@@ -135,7 +135,7 @@ type Engine interface {
 	Verify()
 	// PodUpdated says that a pod's volumes have to be set up again.
 	PodUpdated(pod string)
-	// MountLost says that somebody has unmounted what was set up for a pod, or, with no pod, what was staged.
+	// MountLost says that another process has unmounted what was set up for a pod, or, with no pod, what was staged.
 	MountLost(volume, pod string)
 	// Stop waits until nothing runs any more.
 	Stop(ctx context.Context) error

@@ -184,7 +184,7 @@ func (t *Tracker) reportedBy(ctx context.Context, item work.Item, pv *v1.Persist
 		switch {
 		case store.LostVolumesInUse(node):
 			t.with.Queue.AddLater(item)
-			return fmt.Sprintf("node %q may use it: somebody else has emptied its list of volumes in use", node.Name), nil
+			return fmt.Sprintf("node %q may use it: another program has emptied its list of volumes in use", node.Name), nil
 		case slices.Contains(node.Status.VolumesInUse, name):
 			t.with.Queue.AddLater(item)
 			return fmt.Sprintf("node %q lists it as in use", node.Name), nil
