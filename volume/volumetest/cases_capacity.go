@@ -29,28 +29,28 @@ func capacityCases() []Case {
 	}
 }
 
-func (e *env) capacity(options volume.VolumeOptions) (volume.Capacity, error) {
-	e.t.Helper()
-	plugin, err := e.registry.FindCapacityPluginByName(e.plugin.GetPluginName())
-	e.must("finding what has the capacity", err)
-	return plugin.GetCapacity(e.ctx(), volume.CapacityOptions{Parameters: maps.Clone(options.Parameters)})
+func (a *agent) capacity(options volume.VolumeOptions) (volume.Capacity, error) {
+	a.t.Helper()
+	plugin, err := a.registry.FindCapacityPluginByName(a.plugin.GetPluginName())
+	a.must("finding what has the capacity", err)
+	return plugin.GetCapacity(a.ctx(), volume.CapacityOptions{Parameters: maps.Clone(options.Parameters)})
 }
 
 // possible returns the capacity, and fails if there can be none such.
-func (e *env) possible(options volume.VolumeOptions) volume.Capacity {
-	e.t.Helper()
-	capacity, err := e.capacity(options)
-	e.must("GetCapacity", err)
+func (a *agent) possible(options volume.VolumeOptions) volume.Capacity {
+	a.t.Helper()
+	capacity, err := a.capacity(options)
+	a.must("GetCapacity", err)
 	for what, q := range map[string]*resource.Quantity{
 		"available bytes": capacity.Available, "the largest volume": capacity.MaximumVolumeSize, "the smallest volume": capacity.MinimumVolumeSize,
 	} {
 		if q != nil && q.Sign() < 0 {
-			e.broken("GetCapacity returned %s for %s", q, what)
+			a.broken("GetCapacity returned %s for %s", q, what)
 		}
 	}
 	least, most := capacity.MinimumVolumeSize, capacity.MaximumVolumeSize
 	if least != nil && most != nil && !most.IsZero() && least.Cmp(*most) > 0 {
-		e.broken("GetCapacity returned %s for the smallest volume and %s for the largest", least, most)
+		a.broken("GetCapacity returned %s for the smallest volume and %s for the largest", least, most)
 	}
 	return capacity
 }
@@ -97,11 +97,11 @@ func volumeTakesCapacity(e *env) {
 	}
 }
 
-func (e *env) available(options volume.VolumeOptions) int64 {
-	e.t.Helper()
-	available := e.possible(options).Available
+func (a *agent) available(options volume.VolumeOptions) int64 {
+	a.t.Helper()
+	available := a.possible(options).Available
 	if available == nil {
-		e.broken("GetCapacity does not know what is available, and Config.OwnCapacity is set")
+		a.broken("GetCapacity does not know what is available, and Config.OwnCapacity is set")
 	}
 	return available.Value()
 }

@@ -72,19 +72,13 @@ func metrics(e *env) {
 	s.release()
 }
 
-// isKernel reports whether the world is the machine.
-func (e *env) isKernel() bool {
-	_, ok := e.world.(kernelWorld)
-	return ok
-}
-
-func (e *env) checkMetrics(m *volume.Metrics) {
-	e.t.Helper()
+func (r *caseRun) checkMetrics(m *volume.Metrics) {
+	r.t.Helper()
 	if m.Used == nil && m.Capacity == nil && m.Available == nil {
-		e.broken("GetMetrics returned no quantity")
+		r.broken("GetMetrics returned no quantity")
 	}
 	if m.Time.IsZero() {
-		e.broken("GetMetrics does not say when it measured")
+		r.broken("GetMetrics does not say when it measured")
 	}
 	for _, row := range []struct {
 		name       string
@@ -97,10 +91,10 @@ func (e *env) checkMetrics(m *volume.Metrics) {
 			continue
 		}
 		if row.value.Sign() < 0 {
-			e.broken("%s is %s", row.name, row.value)
+			r.broken("%s is %s", row.name, row.value)
 		}
 		if row.top != nil && row.value.Cmp(*row.top) > 0 {
-			e.broken("%s is %s, above the whole %s", row.name, row.value, row.top)
+			r.broken("%s is %s, above the whole %s", row.name, row.value, row.top)
 		}
 	}
 }

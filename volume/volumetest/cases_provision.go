@@ -110,13 +110,6 @@ func provisionTwice(e *env) {
 	}
 }
 
-func (e *env) volumeNameOf(pv *v1.PersistentVolume) string {
-	e.t.Helper()
-	name, err := e.plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(pv, false))
-	e.must("GetVolumeName", err)
-	return name
-}
-
 func unknownParameter(e *env) {
 	options := e.volumeOptions()
 	options.Parameters = maps.Clone(options.Parameters)
@@ -128,26 +121,6 @@ func unknownParameter(e *env) {
 		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
 		e.broken("a volume was made from a class with a parameter that nobody knows")
 	}
-}
-
-// tryProvision provisions what may be refused.
-func (e *env) tryProvision(options volume.VolumeOptions) (*v1.PersistentVolume, error) {
-	e.t.Helper()
-	provisioner, err := e.provisionable().NewProvisioner(options)
-	if err != nil {
-		return nil, err
-	}
-	return provisioner.Provision(e.ctx(), nil, nil)
-}
-
-// deleter returns what deletes the volume of spec.
-func (e *env) deleter(spec *volume.Spec) volume.Deleter {
-	e.t.Helper()
-	plugin, err := e.registry.FindDeletablePluginBySpec(spec)
-	e.must("finding the deleter", err)
-	deleter, err := plugin.NewDeleter(spec)
-	e.must("NewDeleter", err)
-	return deleter
 }
 
 func deleteTwice(e *env) {

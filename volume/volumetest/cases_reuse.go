@@ -77,20 +77,20 @@ func (p *podVolume) lookOf() string {
 	return look.String()
 }
 
-func (e *env) tellFile(look *strings.Builder, path string) {
-	e.t.Helper()
-	info, err := e.world.Lstat(path)
+func (d *directory) tellFile(look *strings.Builder, path string) {
+	d.t.Helper()
+	info, err := d.world.Lstat(path)
 	if err != nil {
-		e.broken("looking at %s: %v", path, err)
+		d.broken("looking at %s: %v", path, err)
 	}
 	group := ""
-	if world, ok := e.world.(owner); ok {
+	if world, ok := d.world.(owner); ok {
 		gid, _, err := world.Group(path)
 		group = fmt.Sprintf(" of group %d (%v)", gid, err)
 	}
 	fmt.Fprintf(look, "%s: %v%s, changed %v", path, info.Mode(), group, info.ModTime().UnixNano())
 	if info.Mode().IsRegular() {
-		content, err := e.world.ReadFile(path)
+		content, err := d.world.ReadFile(path)
 		fmt.Fprintf(look, ", %q (%v)", content, err)
 	}
 	look.WriteByte('\n')

@@ -35,14 +35,14 @@ func snapshotTellsItsSource(e *env) {
 }
 
 // expectSame fails unless two answers are about one snapshot.
-func (e *env) expectSame(one, two volume.Snapshot) {
-	e.t.Helper()
+func (r *caseRun) expectSame(one, two volume.Snapshot) {
+	r.t.Helper()
 	if !one.CreationTime.Equal(two.CreationTime) {
-		e.broken("snapshot %q was made at %v, and then at %v", one.Handle, one.CreationTime, two.CreationTime)
+		r.broken("snapshot %q was made at %v, and then at %v", one.Handle, one.CreationTime, two.CreationTime)
 	}
 	two.CreationTime = one.CreationTime
 	if one != two {
-		e.broken("the snapshot is %+v, and then %+v", one, two)
+		r.broken("the snapshot is %+v, and then %+v", one, two)
 	}
 }
 
@@ -61,9 +61,9 @@ func snapshotTwice(e *env) {
 }
 
 // listed is how many snapshots of a volume are listed, 0 by a plugin that lists none.
-func (e *env) listed(source string) (n int) {
-	e.t.Helper()
-	for _, s := range e.list() {
+func (a *agent) listed(source string) (n int) {
+	a.t.Helper()
+	for _, s := range a.list() {
 		if s.SourceVolume == source {
 			n++
 		}
@@ -71,14 +71,14 @@ func (e *env) listed(source string) (n int) {
 	return n
 }
 
-func (e *env) list() []volume.Snapshot {
-	e.t.Helper()
-	lister, err := e.registry.FindSnapshotListerByName(e.plugin.GetPluginName())
+func (a *agent) list() []volume.Snapshot {
+	a.t.Helper()
+	lister, err := a.registry.FindSnapshotListerByName(a.plugin.GetPluginName())
 	if err != nil {
 		return nil
 	}
-	all, err := lister.ListSnapshots(e.ctx())
-	e.must("ListSnapshots", err)
+	all, err := lister.ListSnapshots(a.ctx())
+	a.must("ListSnapshots", err)
 	return all
 }
 
@@ -338,11 +338,11 @@ func handlesOf(group volume.GroupSnapshot) []string {
 	return handles
 }
 
-func (e *env) expectSameGroup(one, two volume.GroupSnapshot) {
-	e.t.Helper()
+func (r *caseRun) expectSameGroup(one, two volume.GroupSnapshot) {
+	r.t.Helper()
 	same := func(a, b string) bool { return a == b }
 	if one.Handle != two.Handle || !slices.EqualFunc(handlesOf(one), handlesOf(two), same) {
-		e.broken("the group is %q with snapshots %q, and then %q with %q", one.Handle, handlesOf(one), two.Handle, handlesOf(two))
+		r.broken("the group is %q with snapshots %q, and then %q with %q", one.Handle, handlesOf(one), two.Handle, handlesOf(two))
 	}
 }
 

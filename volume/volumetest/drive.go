@@ -2,7 +2,6 @@ package volumetest
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
@@ -243,50 +242,4 @@ func (p *podVolume) expectGone() {
 	if p.e.beneathRoot(p.path) && p.e.exists(p.path) {
 		p.e.broken("%s is left", p.path)
 	}
-}
-
-// afterwards is the context of clean-up.
-func (e *env) afterwards() context.Context { return context.WithoutCancel(e.ctx()) }
-
-func (e *env) attacher(spec *volume.Spec) volume.Attacher {
-	e.t.Helper()
-	plugin, err := e.registry.FindAttachablePluginBySpec(spec)
-	e.must("finding the attacher", err)
-	attacher, err := plugin.NewAttacher()
-	e.must("NewAttacher", err)
-	return attacher
-}
-
-func (e *env) detacher() volume.Detacher {
-	e.t.Helper()
-	plugin, err := e.registry.FindAttachablePluginByName(e.plugin.GetPluginName())
-	e.must("finding the detacher", err)
-	detacher, err := plugin.NewDetacher()
-	e.must("NewDetacher", err)
-	return detacher
-}
-
-func (e *env) deviceMounter(spec *volume.Spec) volume.DeviceMounter {
-	e.t.Helper()
-	plugin, err := e.registry.FindDeviceMountablePluginBySpec(spec)
-	e.must("finding the device mounter", err)
-	mounter, err := plugin.NewDeviceMounter()
-	e.must("NewDeviceMounter", err)
-	return mounter
-}
-
-func (e *env) deviceUnmounter() volume.DeviceUnmounter {
-	e.t.Helper()
-	plugin, err := e.registry.FindDeviceMountablePluginByName(e.plugin.GetPluginName())
-	e.must("finding the device unmounter", err)
-	unmounter, err := plugin.NewDeviceUnmounter()
-	e.must("NewDeviceUnmounter", err)
-	return unmounter
-}
-
-// ended returns a context that has ended.
-func (e *env) ended() context.Context {
-	ctx, cancel := context.WithCancelCause(e.ctx())
-	cancel(errors.New("cancelled by the test"))
-	return ctx
 }

@@ -67,20 +67,20 @@ func guarded(call func() error) (err error) {
 
 // interleaved holds the first call in its nth step, until the second has returned or waits for the first. It reports whether
 // the first has that many steps; else the second comes after the first.
-func (e *env) interleaved(n int, first, second func(context.Context) error) (errFirst, errSecond error, reached bool) {
+func (r *caseRun) interleaved(n int, first, second func(context.Context) error) (errFirst, errSecond error, reached bool) {
 	held, goOn := make(chan struct{}), make(chan struct{})
-	ctx, s := atStep(e.ctx(), n, func() {
+	ctx, s := atStep(r.ctx(), n, func() {
 		close(held)
 		<-goOn
 	})
 	one, two := start(func() error { return first(ctx) }), (*running)(nil)
 	select {
 	case <-held:
-		two = start(func() error { return second(e.ctx()) })
+		two = start(func() error { return second(r.ctx()) })
 		two.await()
 		close(goOn)
 	case <-one.done:
-		two = start(func() error { return second(e.ctx()) })
+		two = start(func() error { return second(r.ctx()) })
 	}
 	<-one.done
 	<-two.done
@@ -164,19 +164,4 @@ func (e *env) eachInterleaving(do func(e *env, n int) (reached bool)) {
 			return
 		}
 	}
-}
-
-// mustBoth fails the case unless two calls have succeeded.
-func (e *env) mustBoth(n int, calls string, one, two error) {
-	e.t.Helper()
-	if one != nil || two != nil {
-		e.broken("%s, the first of which was held in step %d: %v; %v", calls, n, one, two)
-	}
-}
-
-// endsAtStep returns a context that ends in the nth step of the calls that have it.
-func (e *env) endsAtStep(n int) (context.Context, *steps) {
-	ctx, cancel := context.WithCancel(e.ctx())
-	e.later(cancel)
-	return atStep(ctx, n, cancel)
 }

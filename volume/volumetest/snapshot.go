@@ -31,13 +31,6 @@ func (p *podVolume) sync(name string) {
 	}
 }
 
-func (e *env) syncFile(path string) error {
-	if world, ok := e.world.(syncer); ok {
-		return world.Sync(path)
-	}
-	return nil
-}
-
 // source is a volume that is in use, and of which snapshots are made.
 type source struct {
 	e    *env
@@ -93,20 +86,6 @@ func (s *source) delete() bool {
 	return err == nil
 }
 
-func (e *env) snapshotter() volume.SnapshottableVolumePlugin {
-	e.t.Helper()
-	plugin, err := e.registry.FindSnapshottablePluginByName(e.plugin.GetPluginName())
-	e.must("finding what makes snapshots", err)
-	return plugin
-}
-
-func (e *env) groupSnapshotter() volume.GroupSnapshottableVolumePlugin {
-	e.t.Helper()
-	plugin, err := e.registry.FindGroupSnapshottablePluginByName(e.plugin.GetPluginName())
-	e.must("finding what makes snapshots of groups", err)
-	return plugin
-}
-
 func newSnapshotName() string { return "volumetest-snapshot-" + nextID() }
 
 // trySnapshot makes a snapshot, which is deleted after the case.
@@ -119,9 +98,9 @@ func (s *source) trySnapshot(ctx context.Context, name string) (volume.Snapshot,
 	return made, err
 }
 
-func (e *env) cleanSnapshot(handle string) {
-	if err := e.snapshotter().DeleteSnapshot(e.afterwards(), handle); err != nil && !errors.Is(err, volume.ErrInfeasible) {
-		e.t.Logf("clean-up: deleting snapshot %q: %v", handle, err)
+func (a *agent) cleanSnapshot(handle string) {
+	if err := a.snapshotter().DeleteSnapshot(a.afterwards(), handle); err != nil && !errors.Is(err, volume.ErrInfeasible) {
+		a.t.Logf("clean-up: deleting snapshot %q: %v", handle, err)
 	}
 }
 
@@ -143,19 +122,19 @@ func (s *source) snapshot(name string) volume.Snapshot {
 }
 
 // awaitReady returns a snapshot as soon as it is ready to use.
-func (e *env) awaitReady(s volume.Snapshot) volume.Snapshot {
-	e.t.Helper()
+func (a *agent) awaitReady(s volume.Snapshot) volume.Snapshot {
+	a.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !s.ReadyToUse {
 		select {
 		case <-tick.C:
-		case <-e.ctx().Done():
-			e.broken("snapshot %q does not become ready to use", s.Handle)
+		case <-a.ctx().Done():
+			a.broken("snapshot %q does not become ready to use", s.Handle)
 		}
 		var err error
-		s, err = e.snapshotter().GetSnapshot(e.ctx(), s.Handle)
-		e.must("GetSnapshot", err)
+		s, err = a.snapshotter().GetSnapshot(a.ctx(), s.Handle)
+		a.must("GetSnapshot", err)
 	}
 	return s
 }
