@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	k8svolume "k8s.io/kubernetes/pkg/volume"
 
-	"github.com/volumekit/volumekit/bench/limits"
+	"github.com/volumekit/volumekit/bench/internal/limits"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager"
 )

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volumekit/volumekit/bench/limits"
+	"github.com/volumekit/volumekit/bench/internal/limits"
 )
 
 // image is an ext4 filesystem in a file behind a loop device with direct I/O: when it is unmounted and the device is

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/kubernetes/pkg/volume/util/volumepathhandler"
 
-	"github.com/volumekit/volumekit/bench/limits"
+	"github.com/volumekit/volumekit/bench/internal/limits"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/mounttest"
 )

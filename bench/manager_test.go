@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/bench/limits"
+	"github.com/volumekit/volumekit/bench/internal/limits"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager"
 )

@@ -9,7 +9,7 @@ import (
 	npo "k8s.io/kubernetes/pkg/volume/util/nestedpendingoperations"
 	volumetypes "k8s.io/kubernetes/pkg/volume/util/types"
 
-	"github.com/volumekit/volumekit/bench/limits"
+	"github.com/volumekit/volumekit/bench/internal/limits"
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 

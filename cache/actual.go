@@ -23,9 +23,8 @@ type ActualStateOfWorld struct {
 	mu      sync.RWMutex
 	volumes map[v1.UniqueVolumeName]*knownVolume
 	// pods holds the volumes that are, or may be, set up for each pod, by the name of the volume.
-	pods map[volume.UniquePodName][]*podMount
-	// settingUp holds the volumes that are being set up for each pod, oldest first.
-	settingUp map[volume.UniquePodName][]*setUp
+	pods      map[volume.UniquePodName][]*podMount
+	settingUp setUps
 }
 
 var (
@@ -75,7 +74,7 @@ func NewActualStateOfWorld(nodeName types.NodeName, plugins *volume.VolumePlugin
 		options:   options,
 		volumes:   map[v1.UniqueVolumeName]*knownVolume{},
 		pods:      map[volume.UniquePodName][]*podMount{},
-		settingUp: map[volume.UniquePodName][]*setUp{},
+		settingUp: setUps{},
 	}
 }
 

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"cmp"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -62,7 +61,7 @@ func (a *ActualStateOfWorld) moveMount(v *knownVolume, e event, mounted *operati
 	m.learn(mounted)
 	if e == succeeded {
 		m.Reconstructed, m.SELinuxMountContext = false, mounted.SELinuxMountContext
-		m.RemountRequired = v.plugin.remountable && a.isOutdated(m)
+		m.RemountRequired = v.plugin.remountable && a.settingUp.isOutdated(v.name, m.PodName)
 	}
 	return nil
 }
@@ -170,9 +169,7 @@ func (a *ActualStateOfWorld) MarkRemountRequired(podName volume.UniquePodName) {
 func (a *ActualStateOfWorld) setRemountRequired(podName volume.UniquePodName) (changed []v1.UniqueVolumeName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, s := range a.settingUp[podName] {
-		s.outdated = true
-	}
+	a.settingUp.outdate(podName)
 	for _, m := range a.pods[podName] {
 		if m.volume.plugin.remountable && m.State == operationexecutor.VolumeMounted && !m.RemountRequired {
 			m.RemountRequired = true
@@ -198,38 +195,4 @@ func (a *ActualStateOfWorld) setRemoved(podName volume.UniquePodName) (changed [
 		}
 	}
 	return changed
-}
-
-// setUp is a volume that is being set up for a pod.
-type setUp struct {
-	volume v1.UniqueVolumeName
-	// outdated says that the pod was updated since that began.
-	outdated bool
-}
-
-// WatchSetUp implements operationexecutor.SetUpWatcher: an update of the pod while the volume is being set up makes it
-// necessary to set it up once more.
-func (a *ActualStateOfWorld) WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := &setUp{volume: volumeName}
-	a.settingUp[podName] = append(a.settingUp[podName], s)
-	return func() { a.setUpEnded(podName, s) }
-}
-
-func (a *ActualStateOfWorld) setUpEnded(podName volume.UniquePodName, ended *setUp) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	isEnded := func(s *setUp) bool { return s == ended }
-	rows.SetList(a.settingUp, podName, slices.DeleteFunc(a.settingUp[podName], isEnded))
-}
-
-// isOutdated reports whether the pod was updated since the volume's last set-up for it began.
-func (a *ActualStateOfWorld) isOutdated(m *podMount) bool {
-	for _, s := range slices.Backward(a.settingUp[m.PodName]) {
-		if s.volume == m.volume.name {
-			return s.outdated
-		}
-	}
-	return false
 }

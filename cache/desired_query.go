@@ -49,28 +49,11 @@ func (d *DesiredStateOfWorld) VolumeExists(volumeName v1.UniqueVolumeName) bool 
 	return d.volumes[volumeName] != nil
 }
 
-// VolumeExistsWithContext reports whether any pod wants the volume mounted with that SELinux context; empty means none.
-// What is mounted with another one is to be unmounted.
-func (d *DesiredStateOfWorld) VolumeExistsWithContext(volumeName v1.UniqueVolumeName, seLinuxMountContext string) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	v := d.volumes[volumeName]
-	return v != nil && v.pods[0].SELinuxLabel == seLinuxMountContext // All pods agree.
-}
-
 // PodExistsInVolume reports whether the pod wants the volume.
 func (d *DesiredStateOfWorld) PodExistsInVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.find(volumeName, podName) != nil
-}
-
-// PodExistsInVolumeWithContext reports whether the pod wants the volume mounted with that SELinux context.
-func (d *DesiredStateOfWorld) PodExistsInVolumeWithContext(podName volume.UniquePodName, volumeName v1.UniqueVolumeName, seLinuxMountContext string) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	w := d.find(volumeName, podName)
-	return w != nil && w.SELinuxLabel == seLinuxMountContext
 }
 
 // VolumeToMount returns what is to be mounted for the pod, and false when the pod does not want the volume. DevicePath is

@@ -13,8 +13,8 @@ import (
 	"github.com/volumekit/volumekit/mount/safepath"
 )
 
-// IdentityOf returns the identity of an open directory.
-func IdentityOf(dir *os.File) (Identity, error) {
+// identityOf returns the identity of an open directory.
+func identityOf(dir *os.File) (Identity, error) {
 	i, _, err := lookAt(dir)
 	return i, err
 }
@@ -161,7 +161,7 @@ func (d Directory) check(ctx context.Context, root *safepath.Root, options safep
 		return err
 	}
 	defer closeFile(dir)
-	now, err := IdentityOf(dir)
+	now, err := identityOf(dir)
 	if err == nil && now != proven {
 		err = fmt.Errorf("%q is another directory than the one that was made: look whose it is, and move it away or unmount it: %w",
 			d.Path, ErrUnproven)

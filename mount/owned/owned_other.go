@@ -16,9 +16,6 @@ func unsupported() error {
 	return fmt.Errorf("proving directories on %s: %w", runtime.GOOS, mount.ErrUnsupported)
 }
 
-// IdentityOf is not supported here.
-func IdentityOf(*os.File) (Identity, error) { return Identity{}, unsupported() }
-
 // See is not supported here.
 func See(context.Context, string, safepath.Options) (Seen, error) { return Seen{}, unsupported() }
 

@@ -136,9 +136,6 @@ func (r *Root) Directory(ctx context.Context) (*os.File, error) {
 // os.ErrClosed.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// Path returns the path by which the root was opened. It is for messages: something else may be there by now.
-func (r *Root) Path() string { return r.path }
-
 // Open opens what is at name for reading, if it is of one of the kinds: Directory, RegularFile or both. What is there is
 // looked at before it is opened, so that the call neither waits for the other end of a pipe nor wakes a device. Something
 // else is a [*KindError].
