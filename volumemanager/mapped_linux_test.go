@@ -19,6 +19,7 @@ import (
 
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/operationexecutor"
+	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
 
 // These tests run in the guest of internal/guest, whose kernel has the device mapper.
