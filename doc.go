@@ -1,7 +1,7 @@
 // Package volumekit is the root of an SDK that does with volumes what Kubernetes does, for programs that are not
 // Kubernetes. It holds no code: this comment says where to go.
 //
-// # Two doors
+// # Where to start
 //
 // Embed: you write an orchestrator, a node agent, a virtual kubelet, a runner of jobs. Give a
 // [github.com/volumekit/volumekit/volumemanager.Manager] your plugins and your pods; it attaches, stages and sets up
