@@ -17,14 +17,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// contextRoot is the path that stands for a driver's empty answer to an attachment, and begins those of all others: paths of devices are
-// clean, so that nothing ends with a slash.
+// contextRoot is the path for an empty publish context, and the prefix of the paths for all others. It ends with a
+// slash, and no path of a device does.
 const contextRoot = "/csi-publish-context"
 
-// PublishContext returns what the driver returned when it attached the volume, of the path that Attach and WaitForAttach return, and
-// false for any other path. The path is none of a device: only the driver knows that one. A driver's word for the node thus
-// goes the way of every device path, through the controller's record of the attachment and the node's status, and needs no
-// store of its own.
+// PublishContext returns the publish context for a path that Attach or WaitForAttach returned, and false for any other
+// path. Such a path is not that of a device: only the driver knows the device. The publish context thus goes through
+// the controller's record of the attachment and the node's status, as every device path does, and needs no store of its
+// own.
 func PublishContext(devicePath string) (map[string]string, bool) {
 	if devicePath == contextRoot {
 		return map[string]string{}, true
@@ -44,7 +44,7 @@ func PublishContext(devicePath string) (map[string]string, bool) {
 	return publish, true
 }
 
-// devicePathOf is the path that stands for what a driver returned. It is the same for the same values.
+// devicePathOf returns the path for a publish context. It is the same for the same values.
 func devicePathOf(publish map[string]string) string {
 	if len(publish) == 0 {
 		return contextRoot
@@ -73,8 +73,8 @@ func (p *Plugin) NewAttacher() (volume.Attacher, error) { return attacher{&stage
 // NewDetacher implements [volume.AttachableVolumePlugin].
 func (p *Plugin) NewDetacher() (volume.Detacher, error) { return attacher{&stager{p}}, nil }
 
-// CanAttach implements [volume.AttachableVolumePlugin] by attachRequired of the CSIDriver or, without one, by what the driver has
-// answered.
+// CanAttach implements [volume.AttachableVolumePlugin] with attachRequired of the CSIDriver or, without one, with the
+// driver's capabilities.
 func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	if p.isInline(spec) {
 		return false, nil
@@ -83,7 +83,7 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	return err == nil && p.link.attaches(), err
 }
 
-// Attach implements [volume.Attacher]. It returns the path that stands for what the driver returned, see [PublishContext].
+// Attach implements [volume.Attacher]. It returns the path for the publish context, see [PublishContext].
 func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.NodeName) (string, error) {
 	p := a.plugin
 	src, err := p.sourceOf(spec)
@@ -95,7 +95,7 @@ func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.
 		return "", err
 	}
 	if !s.facts.controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
-		return devicePathOf(nil), nil // As the CSIDriver asks for: it is attached by word alone.
+		return devicePathOf(nil), nil // The CSIDriver requires an attachment, and the driver has no call for it.
 	}
 	request, err := a.request(ctx, s, src, nodeName)
 	if err != nil {
@@ -128,7 +128,8 @@ func (a attacher) request(ctx context.Context, s *session, src source, node type
 	}, nil
 }
 
-// attachmentSecrets say with which secret each attachment was made, since Detach is not given the volume. The zero value is empty.
+// attachmentSecrets holds the secret of each attachment, because Detach does not get the volume. The zero value is
+// empty.
 type attachmentSecrets struct {
 	mu   sync.Mutex
 	refs map[attachment]*v1.SecretReference
@@ -146,7 +147,7 @@ func (a *attachmentSecrets) keep(at attachment, ref *v1.SecretReference) {
 	a.refs[at] = ref.DeepCopy()
 }
 
-// of returns the secret of an attachment; nil where there is none.
+// of returns the secret of an attachment; nil if there is none.
 func (a *attachmentSecrets) of(at attachment) *v1.SecretReference {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +160,7 @@ func (a *attachmentSecrets) forget(at attachment) {
 	delete(a.refs, at)
 }
 
-// WaitForAttach implements [volume.Attacher]. A driver finds its device by itself, so that there is nothing to wait for.
+// WaitForAttach implements [volume.Attacher]. It does not wait: a driver finds its device itself.
 func (a attacher) WaitForAttach(_ context.Context, spec *volume.Spec, devicePath string, _ *v1.Pod) (string, error) {
 	src, err := a.plugin.sourceOf(spec)
 	if err != nil {
@@ -176,9 +177,9 @@ func (a attacher) WaitForAttach(_ context.Context, spec *volume.Spec, devicePath
 	return devicePath, nil
 }
 
-// contexts are what the driver returned for volumes that are attached and not staged, from WaitForAttach to a Detach in this process:
-// some hundred bytes for each such volume that a node has had. After a restart WaitForAttach comes before the next set-up. The zero
-// value is empty.
+// contexts holds the publish contexts of volumes that are attached and not staged, from WaitForAttach to a Detach in
+// this process: some hundred bytes for each such volume. After a restart WaitForAttach comes before the next set-up.
+// The zero value is empty.
 type contexts struct {
 	mu       sync.Mutex
 	byHandle map[string]map[string]string
@@ -206,7 +207,8 @@ func (c *contexts) forget(handle string) {
 	delete(c.byHandle, handle)
 }
 
-// Detach implements [volume.Detacher]. NOT_FOUND is no success: the specification says that the volume is then not taken for detached.
+// Detach implements [volume.Detacher]. NOT_FOUND is no success: by the specification the volume does not count as
+// detached then.
 func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.NodeName) error {
 	p, handle := a.plugin, handleOfName(volumeName)
 	if err := p.checkHandle(handle); err != nil {
@@ -237,7 +239,8 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 	return err
 }
 
-// VolumesAreAttached implements [volume.Attacher] by the driver's own list. What it does not list is left out.
+// VolumesAreAttached implements [volume.Attacher] with the driver's own list. It omits volumes that the list does not
+// have.
 func (a attacher) VolumesAreAttached(
 	ctx context.Context, specs map[v1.UniqueVolumeName]*volume.Spec, nodeName types.NodeName,
 ) (map[v1.UniqueVolumeName]bool, error) {
@@ -245,8 +248,8 @@ func (a attacher) VolumesAreAttached(
 	return byNode[nodeName], err
 }
 
-// BulkVerifyVolumes implements [volume.BulkVolumeVerifier]: one list of the driver for all nodes, or a call for each volume of a driver
-// that can only be asked for one. What the driver does not say is left out.
+// BulkVerifyVolumes implements [volume.BulkVolumeVerifier] with one list of the driver for all nodes, or with a call
+// for each volume if the driver has only that. It omits volumes that the driver does not report.
 func (p *Plugin) BulkVerifyVolumes(
 	ctx context.Context, volumesByNode map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec,
 ) (map[types.NodeName]map[v1.UniqueVolumeName]bool, error) {
@@ -262,7 +265,7 @@ func (p *Plugin) BulkVerifyVolumes(
 	for node, specs := range volumesByNode {
 		known, err := p.driverNode(ctx, s.facts, node)
 		if err != nil {
-			continue // Nothing is said of a node that the driver's answer cannot be compared with.
+			continue // A node without a known id cannot be compared with the driver's answer.
 		}
 		answer[node] = map[v1.UniqueVolumeName]bool{}
 		for name, spec := range specs {
@@ -282,8 +285,8 @@ func (p *Plugin) BulkVerifyVolumes(
 	return answer, nil
 }
 
-// nodesOfVolumes returns what tells the nodes that a volume is published to, and false where the driver does not say; nil for a driver
-// that says nothing of any volume.
+// nodesOfVolumes returns a function that returns the nodes of a volume, and false if the driver does not report them;
+// nil for a driver that reports no nodes of any volume.
 func (s *session) nodesOfVolumes(ctx context.Context) (func(handle string) ([]string, bool, error), error) {
 	can := s.facts.controller
 	switch {
@@ -299,7 +302,7 @@ func (s *session) nodesOfVolumes(ctx context.Context) (func(handle string) ([]st
 	return nil, nil
 }
 
-// nodesOfVolume asks for one volume. An answer without nodes says nothing: a driver may leave them out.
+// nodesOfVolume reads the nodes of one volume. An answer without nodes proves nothing, because a driver may omit them.
 func (s *session) nodesOfVolume(ctx context.Context, handle string) ([]string, bool, error) {
 	answer, err := call(ctx, s, "ControllerGetVolume", csi.NewControllerClient(s.conn).ControllerGetVolume,
 		&csi.ControllerGetVolumeRequest{VolumeId: handle})
@@ -316,11 +319,11 @@ const (
 	maxRestarts = 3
 )
 
-// errEndless says that a list has no end.
+// errEndless says that a list does not end.
 var errEndless = errors.New("the driver's list does not end")
 
-// publishedNodes returns the nodes that each volume is published to, from the driver's whole list. When a token has become invalid it
-// is read again from the beginning.
+// publishedNodes returns the nodes to which each volume is published, from the driver's complete list. If a token has
+// become invalid, it reads the list again from the beginning.
 func (s *session) publishedNodes(ctx context.Context) (map[string][]string, error) {
 	for restart := 0; ; restart++ {
 		nodes, err := s.readList(ctx)
@@ -354,7 +357,7 @@ func (s *session) readList(ctx context.Context) (map[string][]string, error) {
 	}
 }
 
-// GetVolumeLimits implements [volume.VolumePluginWithAttachLimits] by what NodeGetInfo says.
+// GetVolumeLimits implements [volume.VolumePluginWithAttachLimits] with the answer of NodeGetInfo.
 func (p *Plugin) GetVolumeLimits(ctx context.Context) (map[string]int64, error) {
 	s, err := p.link.session(ctx)
 	if err != nil || s.facts.maxVolumes == 0 {

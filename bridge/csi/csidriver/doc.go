@@ -1,4 +1,4 @@
-// Package csidriver makes a [volume.VolumePlugin] of a CSI driver: of the unix socket on which it answers.
+// Package csidriver makes a [volume.VolumePlugin] from the unix socket of a CSI driver.
 //
 //	driver, err := csidriver.New(csidriver.Options{Socket: "/run/csi/hostpath.sock", Driver: "hostpath.csi.k8s.io"})
 //	defer driver.Close()
@@ -6,8 +6,8 @@
 //
 // # The life of a volume
 //
-// The numbers are the calls of the driver, in the order in which a volume that is provisioned, attached and staged sees them. A driver
-// without a capability is not called for it.
+// The steps are in the order in which a provisioned, attached and staged volume has them. The plugin does not make a
+// call for which the driver lacks the capability.
 //
 //  1. Provision calls CreateVolume, by the name of the PersistentVolume, so that a repetition finds the same volume. The
 //     PersistentVolume is what Kubernetes' external-provisioner makes: driver, volumeHandle, volumeAttributes and the references to
@@ -21,42 +21,44 @@
 //     removes the directory by rmdir, and then the record.
 //  8. Detach calls ControllerUnpublishVolume, Delete calls DeleteVolume.
 //
-// CreateSnapshot calls CreateSnapshot, and GetSnapshot says when the snapshot is ready to use; Provision from a snapshot is CreateVolume
-// with its id. Groups are the calls of the group controller service. A driver without these capabilities is a plugin without them.
+// CreateSnapshot calls CreateSnapshot, and GetSnapshot reports when the snapshot is ready to use. Provision from a
+// snapshot calls CreateVolume with its id. Groups use the group controller service. For a driver without these
+// capabilities the plugin has none.
 //
-// A volume of a pod's own, with a csi source in the pod, is published alone: the driver makes it then, and deletes it when it is taken away.
-// The driver's CSIDriver must list Ephemeral in volumeLifecycleModes. The CSIDriver also says what the driver hears of pods: their
-// names (podInfoOnMount), and tokens of their service accounts (tokenRequests), from [Options].Tokens. It is read from [Options].Objects.
+// An inline volume, with a csi source in the pod, needs only NodePublishVolume and NodeUnpublishVolume: the driver
+// creates it in the first and deletes it in the second. The driver's CSIDriver must list Ephemeral in
+// volumeLifecycleModes. The CSIDriver also decides what the driver gets about pods: their names (podInfoOnMount), and
+// tokens of their service accounts (tokenRequests), from [Options].Tokens. The plugin reads it from [Options].Objects.
 //
-// A block device is published at a file in the place of a directory.
+// A block device is published at a file instead of a directory.
 //
 // # The connection
 //
-// One connection is kept and every call uses it. On each new one the driver is asked for its name, its capabilities and its id of
-// this node before anything else; if one of these answers is missing, the connection is not used, so that what was not
-// answered is never taken for what the driver cannot do. No call goes over a connection other than the one whose answers it went by. A
-// driver may end, be updated and come back while volumes are in use.
+// Every call uses one kept connection. On each new connection the plugin first reads the driver's name, its
+// capabilities and its id of this node. If one of these reads fails, the plugin does not use the connection: it never
+// takes a missing answer for a missing capability. A call uses only the connection whose answers it depends on. A
+// driver may end, be updated and start again while volumes are in use.
 //
-// Requests and answers are bounded in size and in time. A socket that others than root and this process may write to, or
-// replace, is refused with [ErrUntrustedSocket].
+// Requests and answers are bounded in size and in time. If users other than root and this process can write to the
+// socket or replace it, the plugin refuses it with [ErrUntrustedSocket].
 //
 // # Finding drivers
 //
-// A [Prober] finds the drivers whose sockets are in a directory, and those that register as they do with kubelet, and tells a volume
-// manager of them while they come and go:
+// A [Prober] finds the drivers with sockets in a directory, and those that register as with kubelet. It adds them to a
+// volume manager and removes them:
 //
 //	prober, err := csidriver.NewProber(csidriver.ProberOptions{Dir: "/var/lib/agent/csi", Drivers: csidriver.Options{Objects: csidriver.StoredObjects(s)}})
 //	manager, err := volumemanager.New(plugins, volumemanager.Options{Prober: prober})
 //
 // # What is believed
 //
-// An error is final, uncertain or busy by the specification's table of errors, which is in errors.go whole. A code that the specification
-// gives no meaning for the call is uncertain, and so is every call that was cut off: the next call repeats it or undoes it. An answer
-// is not believed against the mount table: a volume that was published and is not mounted is an error, and so is one that was
-// taken away and is still mounted.
+// An error is final, uncertain or busy by the specification's table of errors; errors.go has the whole table. A code
+// without a meaning for the call in the specification is uncertain, and so is every interrupted call: the next call
+// repeats or undoes it. The mount table overrides an answer: it is an error if a published volume is not mounted, or if
+// an unpublished one still is.
 //
 // # Secrets
 //
-// They are asked for at each call, through [Options].Secrets, and are in no record, log or error. Fields that the specification marks as
-// secret are left out of what is logged, and their values are taken out of what a driver says.
+// The plugin reads secrets at each call, with [Options].Secrets, and writes them to no record, log or error. It omits
+// fields that the specification marks as secret from logs, and removes their values from the driver's messages.
 package csidriver

@@ -12,16 +12,17 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// class says what is believed when a driver has answered with an error, or not at all.
+// class is the class of a driver's error, or of a missing answer.
 type class uint8
 
 const (
-	// uncertain: the effect may be there, or may still come. It is the class of every code that the table does not have: a code
-	// says nothing where the specification gives it no meaning.
+	// uncertain: the effect may exist, or may still come. Every code without a row in the table has this class: the
+	// specification gives it no meaning.
 	uncertain class = iota
-	// busy: another call on the volume is running, so that this one began nothing and what the other does is not known.
+	// busy: another call for the volume is running. This call began nothing, and the effect of the other one is
+	// unknown.
 	busy
-	// final: this call is over and has had no effect.
+	// final: this call has ended without an effect.
 	final
 )
 
@@ -35,25 +36,26 @@ type rule struct {
 	method string // empty for every method
 	code   codes.Code
 	class  class
-	is     error // the sentinel that an error of this row matches; nil for none
+	is     error // the sentinel of the row's errors; nil for none
 }
 
-// rules are the tables of errors of the specification, whole. Rows of a method come before those of all methods.
+// rules are the complete tables of errors of the specification. Rows of a method come before those of all methods.
 //
-// RESOURCE_EXHAUSTED is uncertain although the specification has rows for it: it is also what gRPC says of an answer that is too
-// large, which comes when the call has had its effect. INTERNAL and UNKNOWN have no row, and many drivers use them for everything.
+// RESOURCE_EXHAUSTED is uncertain although the specification has rows for it: gRPC also returns it for an answer that
+// is too large, after the call has taken effect. INTERNAL and UNKNOWN have no row, and many drivers use them for every
+// error.
 //
-// No refusal of CreateVolume matches [volume.ErrInfeasible], [volume.ErrInvalid] or [volume.ErrUnsupported]: those say that no
-// earlier attempt has made the volume, which a driver's word about this attempt does not. The exception is a copy whose source the driver
-// does not find (ofSource).
+// No refusal of CreateVolume matches [volume.ErrInfeasible], [volume.ErrInvalid] or [volume.ErrUnsupported]. Those say
+// that no earlier attempt has created the volume, and a driver's answer to this attempt does not. The exception is a
+// copy whose source the driver does not find (ofSource).
 var rules = []rule{
 	{"", codes.InvalidArgument, final, nil},               // a field is missing, or not supported
 	{"", codes.PermissionDenied, final, nil},              // the identity in the secrets may not do this
 	{"", codes.Aborted, busy, nil},                        // an operation is pending for the volume
 	{"", codes.Unimplemented, final, nil},                 // the call is not implemented
 	{"", codes.Unauthenticated, final, nil},               // the secrets are not valid
-	{"", codes.Canceled, uncertain, nil},                  // gRPC: the caller gave up
-	{"", codes.DeadlineExceeded, uncertain, nil},          // gRPC: the caller's time is over
+	{"", codes.Canceled, uncertain, nil},                  // gRPC: the caller cancelled
+	{"", codes.DeadlineExceeded, uncertain, nil},          // gRPC: the caller's deadline has passed
 	{"", codes.Unavailable, uncertain, nil},               // gRPC: the connection ended
 	{"", codes.ResourceExhausted, uncertain, nil},         // gRPC: the message is too large
 	{"Probe", codes.FailedPrecondition, final, nil},       // not healthy, or something is missing
@@ -136,29 +138,29 @@ func ruleOf(method string, code codes.Code) rule {
 	return general
 }
 
-// CallError is a call of a driver that failed. It matches [volume.ErrUncertain] unless the specification says that such an answer
-// means no effect. No secret of the request is in its text.
+// CallError is a failed call of a driver. It matches [volume.ErrUncertain] unless the specification says that the
+// answer means no effect. Its text has no secret of the request.
 type CallError struct {
 	// Driver is the driver's name.
 	Driver string
 	// Method is the call, such as "NodePublishVolume".
 	Method string
-	// Code is what the driver answered, or gRPC in its place.
+	// Code is the code of the driver's answer, or gRPC's own.
 	Code codes.Code
-	// Message is what the driver said, without secrets, cut.
+	// Message is the driver's message, without secrets and cut.
 	Message string
 
 	class  class
 	causes []error
 }
 
-// GRPCStatus returns what the driver answered, for a server that passes it on.
+// GRPCStatus returns the status of the driver's answer, for a server that forwards it.
 func (e *CallError) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
 
-// maxMessage is how much of a driver's text is kept, in bytes.
+// maxMessage is the largest kept length of a driver's message, in bytes.
 const maxMessage = 512
 
-// newCallError makes the error of a call that ended with err. secrets are those of its request.
+// newCallError makes the error of a call that ended with err. secrets are the secrets of its request.
 func newCallError(ctx context.Context, driver, method string, err error, secrets volume.Secrets) *CallError {
 	answer, _ := status.FromError(err)
 	row := ruleOf(method, answer.Code())
@@ -185,7 +187,7 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:maxMessage], "") + "…"
 }
 
-// Error says which driver answered what to which call.
+// Error names the driver and the call, and has the answer.
 func (e *CallError) Error() string {
 	text := fmt.Sprintf("driver %q: %s: %s", e.Driver, e.Method, e.Code)
 	if e.Message != "" {
@@ -200,7 +202,7 @@ func (e *CallError) Error() string {
 // Unwrap returns the sentinels that the error matches.
 func (e *CallError) Unwrap() []error { return e.causes }
 
-// isBusy reports whether the driver said that another call on the volume is running.
+// isBusy reports whether the driver answered that another call for the volume is running.
 func isBusy(err error) bool {
 	var e *CallError
 	return errors.As(err, &e) && e.class == busy

@@ -53,7 +53,7 @@ func (n snapshots) groupRequest(options volume.GroupSnapshotOptions) (*csi.Creat
 		}
 		ids = append(ids, src.csi.VolumeHandle)
 	}
-	slices.Sort(ids) // The same request, in whatever order the sources are given.
+	slices.Sort(ids) // The request is the same for any order of the sources.
 	if len(ids) == 0 || len(slices.Compact(slices.Clone(ids))) != len(ids) {
 		return nil, snapshotParameters{}, fmt.Errorf("the volumes are %q: name at least one, and each once: %w", ids, volume.ErrInvalid)
 	}
@@ -61,7 +61,7 @@ func (n snapshots) groupRequest(options volume.GroupSnapshotOptions) (*csi.Creat
 	return &csi.CreateVolumeGroupSnapshotRequest{Name: options.Name, SourceVolumeIds: ids, Parameters: parameters.own}, parameters, err
 }
 
-// groupSession returns the connection, if the driver makes groups.
+// groupSession returns the connection, if the driver supports groups.
 func (n snapshots) groupSession(ctx context.Context) (*session, error) {
 	s, err := n.link.session(ctx)
 	if err == nil && !s.facts.group[csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT] {
@@ -119,8 +119,8 @@ func (n snapshots) DeleteGroupSnapshot(ctx context.Context, handle string, snaps
 	return err
 }
 
-// groupOf returns what a driver says of a group, its snapshots by handle. A group is ready when all of it is said to be. An error says
-// that the specification does not allow it.
+// groupOf converts a driver's answer about a group; its snapshots are sorted by handle. The group is ready if the
+// driver says so for all of it. An error says that the answer violates the specification.
 func (s *session) groupOf(told *csi.VolumeGroupSnapshot) (volume.GroupSnapshot, error) {
 	if err := s.options.checkSnapshotHandle(told.GetGroupSnapshotId()); err != nil {
 		return volume.GroupSnapshot{}, err
@@ -162,7 +162,7 @@ func handlesOf(group volume.GroupSnapshot) []string {
 	return handles
 }
 
-// sameSet returns an error unless a group is of what was asked for, each once.
+// sameSet returns an error unless a group has exactly the requested volumes, each once.
 func sameSet(what string, has, wanted []string) error {
 	if slices.Equal(slices.Sorted(slices.Values(has)), slices.Sorted(slices.Values(wanted))) {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// removeEmpty removes a directory that has become empty; one that others use stays.
+// removeEmpty removes a directory if it is empty.
 func removeEmpty(dir string) error {
 	err := os.Remove(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
@@ -24,11 +24,12 @@ func removeEmpty(dir string) error {
 	return err
 }
 
-// RequiresFSResize implements [volume.ExpandableVolumePlugin]: the node is always asked, which costs nothing where the driver does
-// nothing there.
+// RequiresFSResize implements [volume.ExpandableVolumePlugin]. It is always true: the call on the node is cheap if the
+// driver does nothing there.
 func (p *Plugin) RequiresFSResize() bool { return true }
 
-// ExpandVolumeDevice implements [volume.ExpandableVolumePlugin]. A driver that only grows volumes on the node is not called.
+// ExpandVolumeDevice implements [volume.ExpandableVolumePlugin]. It does not call a driver that expands volumes only on
+// the node.
 func (p *Plugin) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, newSize, oldSize resource.Quantity) (resource.Quantity, error) {
 	src, err := p.sourceOf(spec)
 	if err != nil {

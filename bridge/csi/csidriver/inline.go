@@ -12,15 +12,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// isInline reports whether a spec is a volume of a pod's own, which the driver makes when it is published and deletes when it is taken
-// away.
+// isInline reports whether a spec is an inline volume of a pod. The driver creates it in NodePublishVolume and deletes
+// it in NodeUnpublishVolume.
 func (p *Plugin) isInline(spec *volume.Spec) bool {
 	return spec != nil && spec.PersistentVolume == nil && spec.Volume != nil && spec.Volume.CSI != nil &&
 		spec.Volume.CSI.Driver == p.options.Driver
 }
 
-// inlineOf returns the source of a volume of a pod's own. Who writes a pod chooses its attributes: the CSIDriver must say that the
-// driver is made for that.
+// inlineOf returns the source of an inline volume. The author of the pod chooses its attributes, so the CSIDriver must
+// allow inline volumes.
 func (p *Plugin) inlineOf(spec *volume.Spec, pod *v1.Pod) (source, error) {
 	if err := p.link.checkMode(storagev1.VolumeLifecycleEphemeral); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", spec.Name(), err)
@@ -33,7 +33,7 @@ func (p *Plugin) inlineOf(spec *volume.Spec, pod *v1.Pod) (source, error) {
 	if inline.FSType != nil {
 		converted.FSType = *inline.FSType
 	}
-	if inline.NodePublishSecretRef != nil { // A pod's volume may name a secret of the pod's namespace alone.
+	if inline.NodePublishSecretRef != nil { // An inline volume may name only a secret in the pod's namespace.
 		converted.NodePublishSecretRef = &v1.SecretReference{Name: inline.NodePublishSecretRef.Name, Namespace: pod.Namespace}
 	}
 	pv := &v1.PersistentVolume{
@@ -44,7 +44,7 @@ func (p *Plugin) inlineOf(spec *volume.Spec, pod *v1.Pod) (source, error) {
 	return source{pv: pv, csi: converted, readOnly: spec.ReadOnly || converted.ReadOnly, inline: true}, nil
 }
 
-// inlineHandle is the id of a volume of a pod's own: the same for each set-up, and for no other pod and volume.
+// inlineHandle returns the id of an inline volume: the same for each set-up, and unique to the pod and the volume.
 func inlineHandle(pod *v1.Pod, name string) string {
 	sum := sha256.Sum256([]byte(string(pod.UID) + "/" + name)) // A UID has no slash: it is checked as an element of a path.
 	return "csi-" + hex.EncodeToString(sum[:])

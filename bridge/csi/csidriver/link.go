@@ -19,40 +19,40 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// link is the way to one driver. It keeps one connection, and makes another when that has ended. It has no goroutine of its own:
-// who calls connects.
+// link connects to one driver. It keeps one connection, and makes another after its end. It has no goroutine of its
+// own: a caller connects.
 type link struct {
 	options Options // complete
 	dial    dialer
 	turn    chan struct{}
 	volumes turns
-	// object is the CSIDriver; nil where there is none.
+	// object is the CSIDriver; nil if there is none.
 	object atomic.Pointer[storagev1.CSIDriver]
 
 	mu      sync.Mutex
-	current *session // nil before the first, and once closed
+	current *session // nil before the first connection, and after close
 	closed  bool
 }
 
-// dialer makes a connection to the driver of options. It need not be open yet: the first call opens it.
+// dialer makes a connection to the driver of options. The first call opens it if it is not open yet.
 type dialer func(options Options) (connection, error)
 
 // connection carries the calls of a driver. A [grpc.ClientConn] is one.
 type connection interface {
 	grpc.ClientConnInterface
-	// GetState says whether the connection is open: when it is not, another one is made.
+	// GetState reports whether the connection is open. If it is not, the link makes another.
 	GetState() connectivity.State
 	// Close ends the connection, and every call on it.
 	Close() error
 }
 
-// session is one connection, with what the driver answered on it. It never becomes another connection, so that no call reaches a
-// driver that was not asked.
+// session is one connection, with the driver's facts from it. It always stays on this connection: no call reaches a
+// driver whose facts were not read.
 type session struct {
 	options Options
 	conn    connection
 	facts   facts
-	volumes *turns // those of the link
+	volumes *turns // the link's options
 }
 
 func newLink(options Options) *link {
@@ -61,7 +61,7 @@ func newLink(options Options) *link {
 	return l
 }
 
-// session returns the connection, after it has made one where there is none. An error is transient: nothing was begun.
+// session returns the connection, and makes a missing one. An error is transient: no call was begun.
 func (l *link) session(ctx context.Context) (*session, error) {
 	if s, err := l.alive(); s != nil || err != nil {
 		return s, err
@@ -98,7 +98,7 @@ func (l *link) alive() (*session, error) {
 	return l.current, nil
 }
 
-// keep puts s in the place of the connection that has ended.
+// keep replaces the ended connection with s.
 func (l *link) keep(s *session) (*session, error) {
 	l.mu.Lock()
 	old := l.current
@@ -109,7 +109,7 @@ func (l *link) keep(s *session) (*session, error) {
 	}
 	l.mu.Unlock()
 	if old != nil {
-		_ = old.conn.Close() // It has ended, or nobody has seen it.
+		_ = old.conn.Close() // It has ended, or no caller has used it.
 	}
 	if s == nil {
 		return nil, volume.Transient(fmt.Errorf("driver %q: the plugin was closed", l.options.Driver))
@@ -117,7 +117,7 @@ func (l *link) keep(s *session) (*session, error) {
 	return s, nil
 }
 
-// known returns what the driver answered last, on a connection that may have ended.
+// known returns the driver's last facts. Their connection may have ended.
 func (l *link) known() facts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +139,7 @@ func (l *link) close() error {
 	return s.conn.Close()
 }
 
-// connect makes a connection and asks the driver who it is and what it can do.
+// connect makes a connection and reads the driver's facts.
 func connect(ctx context.Context, options Options, dial dialer, volumes *turns) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, options.ConnectTimeout)
 	defer cancel()
@@ -166,7 +166,7 @@ func dialSocket(options Options) (connection, error) {
 	return conn, nil
 }
 
-// errEnded says that a connection has ended, and that nothing is sent over another one in its place.
+// errEnded says that a connection has ended. The call is not sent over another connection.
 var errEnded = errors.New("the connection to the driver has ended")
 
 func dialOptions(options Options) []grpc.DialOption {
@@ -196,8 +196,8 @@ func dialOptions(options Options) []grpc.DialOption {
 	return all
 }
 
-// call makes one call. The request is checked before anything is sent, and the answer before it is believed: one that the
-// specification does not allow leaves the call uncertain.
+// call makes one call. It checks the request before it sends it, and the answer before it returns it. If the answer
+// violates the specification, the call is uncertain.
 func call[Q, A proto.Message](
 	ctx context.Context, s *session, method string, do func(context.Context, Q, ...grpc.CallOption) (A, error), request Q,
 ) (A, error) {
@@ -239,8 +239,9 @@ func callOnce[Q, A proto.Message](
 	return answer, nil
 }
 
-// outlasting returns a context with the values of ctx that ends a grace after it. A driver may still begin a call after its caller has
-// cancelled it. Until the call has ended or the grace is over, the next call for the volume waits, so that the two cannot change places.
+// outlasting returns a context with the values of ctx that ends some time after it. A driver may still begin a call
+// after its caller has cancelled it. The next call for the volume waits until this call or that time has ended: the
+// driver cannot get them in the wrong order.
 func outlasting(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline() // Options.CallTimeout gives each call one.
 	longer, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(grace))
@@ -248,7 +249,7 @@ func outlasting(ctx context.Context, grace time.Duration) (context.Context, cont
 	return longer, func() { stop(); cancel() }
 }
 
-// refuse returns the error of a call that had its effect, with an answer that cannot be believed.
+// refuse returns the error of a call with an effect and an invalid answer.
 func (s *session) refuse(method string, err error) error {
 	return volume.Uncertain(fmt.Errorf("driver %q: the answer to %s cannot be used: %w", s.options.Driver, method, err))
 }

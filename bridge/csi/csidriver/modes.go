@@ -18,7 +18,7 @@ func (o Options) checkHandle(handle string) error {
 	return csispec.CheckID("volume handle", handle, o.MaxString)
 }
 
-// use is how a volume is to be used.
+// use is the use of a volume: filesystem or device, access modes, mount flags.
 type use struct {
 	modes      []v1.PersistentVolumeAccessMode
 	block      bool
@@ -32,7 +32,7 @@ func (s source) use() use {
 	return use{modes: s.pv.Spec.AccessModes, block: s.block, fsType: s.csi.FSType, mountFlags: s.pv.Spec.MountOptions, readOnly: s.readOnly}
 }
 
-// capability returns the one capability that covers the use of a volume, with the access mode that allows most.
+// capability returns one capability for the use of a volume, with the access mode that allows the most.
 func (u use) capability(f facts) (*csi.VolumeCapability, error) {
 	mode, err := u.mode(f)
 	if err != nil {
@@ -70,8 +70,8 @@ func (u use) of(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability
 	return c
 }
 
-// mode returns the access mode of CSI that allows the most of what the modes of the volume allow. A volume that many read is
-// only read where it is used read-only.
+// mode returns the access mode of CSI that allows the most within the modes of the volume. If the volume is used
+// read-only, it is a reader mode.
 func (u use) mode(f facts) (csi.VolumeCapability_AccessMode_Mode, error) {
 	has := func(mode v1.PersistentVolumeAccessMode) bool { return slices.Contains(u.modes, mode) }
 	switch {
@@ -92,7 +92,8 @@ func (u use) mode(f facts) (csi.VolumeCapability_AccessMode_Mode, error) {
 	return 0, fmt.Errorf("access modes %v: use those that the volume can have: %w", u.modes, volume.ErrInvalid)
 }
 
-// singleWriters reports whether the driver knows the access modes that tell one writer on a node from several.
+// singleWriters reports whether the driver supports the access modes that distinguish one writer on a node from
+// several.
 func (f facts) singleWriters() bool {
 	return f.controller[csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER] || f.node[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 }
@@ -105,7 +106,8 @@ func capacityRange(required, limit int64) *csi.CapacityRange {
 	return &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit}
 }
 
-// checkCapacity reports whether a driver made as much as it was asked for. 0 is not known.
+// checkCapacity returns an error if a driver's volume is smaller than required, or larger than the limit. A size of 0
+// is unknown.
 func checkCapacity(made, required, limit int64) error {
 	if made < 0 || made != 0 && (made < required || limit > 0 && made > limit) {
 		return fmt.Errorf("it has %d bytes, of at least %d and at most %d: %w", made, required, cmp.Or(limit, made), volume.ErrInvalid)

@@ -15,8 +15,8 @@ const (
 	annModifySecretNamespace = "volume.kubernetes.io/controller-modify-secret-namespace"
 )
 
-// ModifyVolume implements [volume.ModifiableVolumePlugin]. A driver that says INVALID_ARGUMENT can never do it. A class without
-// parameters asks for nothing, and the driver is not called.
+// ModifyVolume implements [volume.ModifiableVolumePlugin]. After INVALID_ARGUMENT a retry cannot succeed. For a class
+// without parameters it does not call the driver.
 func (p *Plugin) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters map[string]string) error {
 	src, err := p.sourceOf(spec)
 	if err != nil || len(parameters) == 0 {
@@ -36,7 +36,8 @@ func (p *Plugin) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters
 	return err
 }
 
-// modifySecretOf returns the secret that the annotations name, else that for expansions, as Kubernetes' resizer does.
+// modifySecretOf returns the secret that the annotations name, otherwise that for expansions, as Kubernetes' resizer
+// does.
 func modifySecretOf(pv *v1.PersistentVolume) *v1.SecretReference {
 	name, namespace := pv.Annotations[annModifySecretName], pv.Annotations[annModifySecretNamespace]
 	if name == "" || namespace == "" {

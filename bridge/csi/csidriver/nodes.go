@@ -16,13 +16,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Nodes knows what drivers have said of nodes. [StoredNodes] reads it from CSINode objects.
+// Nodes returns what drivers have reported about nodes. [StoredNodes] reads it from CSINode objects.
 type Nodes interface {
-	// DriverNode returns what the driver said of a node: its id and the keys of its topology.
+	// DriverNode returns the driver's id of a node and the keys of its topology.
 	DriverNode(ctx context.Context, driver string, node types.NodeName) (storagev1.CSINodeDriver, error)
 }
 
-// StoredNodes are the CSINode objects of a store, as [Driver.Register] writes them, or Kubernetes' kubelet.
+// StoredNodes reads the CSINode objects of a store. [Driver.Register] or Kubernetes' kubelet writes them.
 func StoredNodes(s store.Store) Nodes { return storedNodes{s} }
 
 type storedNodes struct{ store store.Store }
@@ -41,9 +41,9 @@ func (n storedNodes) DriverNode(ctx context.Context, driver string, node types.N
 	return storagev1.CSINodeDriver{}, fmt.Errorf("CSINode %q does not have driver %q: the driver has not been registered there", node, driver)
 }
 
-// Register writes what the driver says of this node where controllers and schedulers read it: its id, its limit and the keys of its
-// topology into the CSINode of that name, and the topology into the labels of the Node, where there is one. Entries of other
-// drivers stay. Call it when the agent starts, and when the driver has been updated.
+// Register writes the driver's report of this node for controllers and schedulers: its id, its limit and the keys of
+// its topology into the CSINode of that name, and its topology into the labels of the Node, if there is one. It keeps
+// the entries of other drivers. Call it when the agent starts, and after an update of the driver.
 func (d *Driver) Register(ctx context.Context, s store.Store, node types.NodeName) error {
 	session, err := d.link.session(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (f facts) csiNodeDriver() storagev1.CSINodeDriver {
 	return entry
 }
 
-// untilWritten tries again what somebody else has written meanwhile.
+// untilWritten repeats a write after a conflict with another writer.
 func untilWritten(ctx context.Context, write func() error) error {
 	for {
 		err := write()
@@ -106,7 +106,7 @@ func writeLabels(ctx context.Context, s store.Store, name types.NodeName, topolo
 	}
 	node, err := store.Get[*v1.Node](ctx, s, "", string(name))
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // A program without nodes knows by itself where it runs.
+		return nil // A program without Node objects knows its topology itself.
 	}
 	if err != nil {
 		return err
@@ -123,7 +123,8 @@ func writeLabels(ctx context.Context, s store.Store, name types.NodeName, topolo
 	return err
 }
 
-// driverNode returns what the driver says of a node: of this one what it said itself, of others what [Options].Nodes knows.
+// driverNode returns the driver's report of a node: for this node from the driver itself, for others from
+// [Options].Nodes.
 func (p *Plugin) driverNode(ctx context.Context, f facts, node types.NodeName) (storagev1.CSINodeDriver, error) {
 	if f.nodeID != "" && node == p.host.GetNodeName() {
 		return f.csiNodeDriver(), nil

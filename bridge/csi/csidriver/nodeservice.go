@@ -2,18 +2,18 @@ package csidriver
 
 import "github.com/volumekit/volumekit/volume"
 
-// nodeService stages and publishes volumes by the driver's node service, and takes them away.
+// nodeService stages, publishes, unpublishes and unstages volumes with the driver's node service.
 type nodeService struct {
 	options Options
 	link    *link
-	name    string // that of the plugin
+	name    string // the plugin's name
 	host    volume.VolumeHost
 	points  mountPoints
 	// contexts is for volumes that are attached and not staged.
 	contexts contexts
 }
 
-// init says where on the node the volumes are.
+// init sets the directories of volumes on the node.
 func (n *nodeService) init(host volume.VolumeHost) error {
 	n.host = host
 	n.points.records = records{dir: host.GetPluginDir(n.name) + "/records"}

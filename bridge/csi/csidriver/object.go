@@ -13,13 +13,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Objects knows the CSIDriver objects. [StoredObjects] reads them from a store.
+// Objects returns CSIDriver objects. [StoredObjects] reads them from a store.
 type Objects interface {
-	// CSIDriver returns the object of a driver; nil and no error says that there is none.
+	// CSIDriver returns the object of a driver; nil without an error if there is none.
 	CSIDriver(ctx context.Context, driver string) (*storagev1.CSIDriver, error)
 }
 
-// StoredObjects are the CSIDriver objects of a store.
+// StoredObjects reads the CSIDriver objects of a store.
 func StoredObjects(s store.Store) Objects { return storedObjects{s} }
 
 type storedObjects struct{ store store.Store }
@@ -36,11 +36,11 @@ func (o storedObjects) CSIDriver(ctx context.Context, driver string) (*storagev1
 	return object, nil
 }
 
-// Reread reads the driver's CSIDriver again from [Options].Objects. Call it when the object has changed; a new connection to the driver
-// reads it too. Whether volumes are attached was decided when the plugin was initialised, and stays.
+// Reread reads the driver's CSIDriver again from [Options].Objects. Call it after a change of the object; a new
+// connection to the driver reads it too. A change of attachRequired has no effect on an initialised plugin.
 func (d *Driver) Reread(ctx context.Context) error { return d.link.readObject(ctx) }
 
-// readObject reads the CSIDriver, where there is something to read it from. When it cannot be read, the one before stays.
+// readObject reads the CSIDriver, if the options have a source. If the read fails, the last object stays.
 func (l *link) readObject(ctx context.Context) error {
 	if l.options.Objects == nil {
 		return nil
@@ -53,7 +53,7 @@ func (l *link) readObject(ctx context.Context) error {
 	return nil
 }
 
-// spec returns what the CSIDriver says; the zero value where there is none.
+// spec returns the spec of the CSIDriver; the zero value if there is none.
 func (l *link) spec() storagev1.CSIDriverSpec {
 	if object := l.object.Load(); object != nil {
 		return object.Spec
@@ -61,7 +61,7 @@ func (l *link) spec() storagev1.CSIDriverSpec {
 	return storagev1.CSIDriverSpec{}
 }
 
-// attachRequired returns what the CSIDriver says, and false when there is none.
+// attachRequired returns attachRequired of the CSIDriver; said is false if there is no CSIDriver.
 func (l *link) attachRequired() (required, said bool) {
 	object := l.object.Load()
 	if object == nil {
@@ -73,8 +73,8 @@ func (l *link) attachRequired() (required, said bool) {
 	return *object.Spec.AttachRequired, true
 }
 
-// checkMode refuses volumes of a kind that the CSIDriver does not list. One that lists nothing, or that is not there, stands for
-// PersistentVolumes alone.
+// checkMode refuses volumes of a lifecycle mode that the CSIDriver does not list. Without an object, or with an empty
+// list, only PersistentVolumes are allowed.
 func (l *link) checkMode(mode storagev1.VolumeLifecycleMode) error {
 	modes := l.spec().VolumeLifecycleModes
 	if len(modes) == 0 {

@@ -40,8 +40,8 @@ type Options struct {
 	Driver string
 	// Services are the services that the socket has; 0 means all.
 	Services Services
-	// Object is the driver's CSIDriver; nil if there is none. If a node's plugin does not use the controller service,
-	// the object must set attachRequired. The plugin does not change the object.
+	// Object is the driver's CSIDriver; nil if there is none. A plugin without the controller service needs one: its
+	// attachRequired, true by default, says whether volumes are attached. The plugin does not change the object.
 	Object *storagev1.CSIDriver
 	// Objects reads the driver's CSIDriver, at each new connection and in [Driver.Reread]. [StoredObjects] is one. It
 	// replaces Object.

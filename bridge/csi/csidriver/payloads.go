@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// withoutPayloads keeps requests and answers from a handler. Their sizes and times stay.
+// withoutPayloads hides requests and answers from a handler. The handler gets their sizes and times.
 type withoutPayloads struct{ stats.Handler }
 
 // HandleRPC implements stats.Handler.

@@ -13,14 +13,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Driver is the way to one CSI driver: its socket, and the connection that is kept. Make it with [New], and close it when the manager
-// of its plugin has ended. Its methods may be called from several goroutines at once.
+// Driver connects to one CSI driver: it has its socket and the kept connection. Make it with [New], and close it after
+// the manager of its plugin has ended. Its methods may be called from several goroutines at once.
 type Driver struct {
 	options Options
 	link    *link
 }
 
-// New returns the way to a driver. It does no I/O: [Plugin.Init] connects, or [Driver.Connect] does before.
+// New returns a Driver. It does no I/O: [Plugin.Init] connects, or an earlier [Driver.Connect].
 func New(options Options) (*Driver, error) {
 	options, err := options.complete()
 	if err != nil {
@@ -32,13 +32,13 @@ func New(options Options) (*Driver, error) {
 	return &Driver{options: options, link: newLink(options)}, nil
 }
 
-// Connect asks the driver who it is and what it can do, on a new connection where there is none. An error is transient.
+// Connect reads the driver's facts, on a new connection if there is none. An error is transient.
 func (d *Driver) Connect(ctx context.Context) error {
 	_, err := d.link.session(ctx)
 	return err
 }
 
-// Plugin returns a plugin that uses the driver. Several may share one driver.
+// Plugin returns a plugin that uses the driver. Several plugins may share one driver.
 func (d *Driver) Plugin() *Plugin {
 	name := volume.PluginNameOfDriver(d.options.Driver)
 	return &Plugin{
@@ -47,7 +47,7 @@ func (d *Driver) Plugin() *Plugin {
 	}
 }
 
-// Close ends the connection, and every call on it. What is mounted stays.
+// Close ends the connection, and every call on it. Mounts stay.
 func (d *Driver) Close() error { return d.link.close() }
 
 // Plugin is a CSI driver as a plugin. Make it with [Driver.Plugin]; its methods may be called from several goroutines at once.
@@ -85,7 +85,7 @@ var (
 	_ volume.CapabilityLimiter              = (*Plugin)(nil)
 )
 
-// Identify returns the name of the driver that answers on the socket of options.
+// Identify returns the name of the driver that serves the socket of options.
 func Identify(ctx context.Context, options Options) (string, error) {
 	options, err := options.complete()
 	if err != nil {
@@ -98,7 +98,7 @@ func Identify(ctx context.Context, options Options) (string, error) {
 	return s.facts.name, s.conn.Close()
 }
 
-// Init implements [volume.VolumePlugin]: it connects to the driver and asks what it can do.
+// Init implements [volume.VolumePlugin]. It connects to the driver and reads the driver's facts.
 func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	s, err := p.link.session(ctx)
 	if err != nil {
@@ -136,12 +136,12 @@ func (l *link) isPersistent(spec *volume.Spec) bool {
 		spec.PersistentVolume.Spec.CSI.Driver == l.options.Driver
 }
 
-// GetAccessModes implements [volume.PersistentVolumePlugin]. The driver itself refuses those that it does not have.
+// GetAccessModes implements [volume.PersistentVolumePlugin]. The driver itself refuses modes that it does not support.
 func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod}
 }
 
-// SupportsMountOption implements [volume.MountOptionVolumePlugin]: they are given to the driver.
+// SupportsMountOption implements [volume.MountOptionVolumePlugin]. The driver gets the options.
 func (p *Plugin) SupportsMountOption() bool { return true }
 
 // RequiresRemount implements [volume.RemountableVolumePlugin] by requiresRepublish of the CSIDriver.
@@ -156,8 +156,8 @@ func (p *Plugin) SupportsSELinuxContextMount(*volume.Spec) (bool, error) {
 
 func isTrue(flag *bool) bool { return flag != nil && *flag }
 
-// Capabilities implements [volume.CapabilityLimiter] by what the driver has answered. Whether a volume is attached and staged is
-// decided for each, by CanAttach and CanDeviceMount, since a driver may come back with other capabilities.
+// Capabilities implements [volume.CapabilityLimiter] with the driver's facts. CanAttach and CanDeviceMount decide for
+// each volume whether it is attached and staged, because a driver may start again with other capabilities.
 func (p *Plugin) Capabilities() volume.Capabilities {
 	f := p.link.known()
 	c := volume.CapPersistent | volume.CapMountOptions | volume.CapRemount | volume.CapSELinux
@@ -185,21 +185,21 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	return c
 }
 
-// source is what a spec says of a volume of the driver.
+// source is the source of a volume of the driver.
 type source struct {
 	pv  *v1.PersistentVolume
 	csi *v1.CSIPersistentVolumeSource
 	// readOnly is whether the volume, or this pod's reference to it, is read-only.
 	readOnly bool
 	block    bool
-	// inline says that it is a volume of a pod's own; pv and csi are then made of it.
+	// inline says that it is an inline volume; pv and csi are then made from it.
 	inline bool
 }
 
-// errOtherPlugin says that a spec is not one of this driver.
+// errOtherPlugin says that a spec belongs to another plugin.
 var errOtherPlugin = errors.New("the volume has no csi source of this driver")
 
-// sourceOf returns the source of a PersistentVolume. A handle that the specification does not allow is an error that matches
+// sourceOf returns the source of a PersistentVolume. If the specification does not allow its handle, the error matches
 // [volume.ErrInvalid].
 func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) { return p.link.sourceOf(spec) }
 
@@ -220,14 +220,14 @@ func (l *link) sourceOf(spec *volume.Spec) (source, error) {
 	}, nil
 }
 
-// reserved begins a volume's name where the handle alone would be taken for something else.
+// reserved begins a volume's name if the handle alone would have another meaning.
 const reserved = "="
 
-// GetVolumeName implements [volume.VolumePlugin]: the volume's handle, which is all that Detach gets. A handle that begins with
-// "pods/" or "=" has one more "=" before it.
+// GetVolumeName implements [volume.VolumePlugin]. It returns the volume's handle, which is all that Detach gets. A
+// handle that begins with "pods/" or "=" gets one more "=" before it.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	if p.isInline(spec) {
-		return spec.Name(), nil // It is a pod's own: the pod is in its unique name.
+		return spec.Name(), nil // It is an inline volume: its unique name has the pod.
 	}
 	src, err := p.sourceOf(spec)
 	if err != nil {

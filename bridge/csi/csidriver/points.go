@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// mountPoints are the paths at which volumes of a driver are on this node: what is on record of them, and what the mount table says.
+// mountPoints reads the paths of a driver's volumes on this node from the records and the mount table.
 type mountPoints struct {
 	driver  string
 	mounter mount.Interface
@@ -29,7 +29,7 @@ func (m *mountPoints) isMounted(ctx context.Context, path string) (bool, error) 
 	return mounted, err
 }
 
-// refs returns the paths at which pods have what is staged at a path.
+// refs returns the pods' paths of a volume that is staged at a path.
 func (m *mountPoints) refs(ctx context.Context, staging string) ([]string, error) {
 	refs, err := m.mounter.GetMountRefs(ctx, staging)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -52,9 +52,10 @@ func (m *mountPoints) refs(ctx context.Context, staging string) ([]string, error
 	return refs, nil
 }
 
-// undoFailed says what is believed after a call failed that was to mount something at path. Only where the driver's answer is
-// final, nothing was on record before, and nothing is mounted, is nothing there: what the call needed is taken away.
-func (m *mountPoints) undoFailed(ctx context.Context, path string, existed bool, cause error) error { //nolint:revive // It is what write returned.
+// undoFailed classifies the failure of a call that mounts at path. Only if the driver's answer is final, there was no
+// record before, and nothing is mounted, the call had no effect: undoFailed then removes the call's directory and
+// record.
+func (m *mountPoints) undoFailed(ctx context.Context, path string, existed bool, cause error) error { //nolint:revive // It is the result of write.
 	if isUncertain(cause) || existed {
 		return volume.Uncertain(cause)
 	}

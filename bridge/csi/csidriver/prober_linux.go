@@ -22,23 +22,23 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrTwoDrivers says that a driver of the same name answers at another socket.
+// ErrTwoDrivers says that another socket serves a driver of the same name.
 var ErrTwoDrivers = errors.New("a driver of that name is there already")
 
-// ProberOptions says where drivers are found, and how they are used.
+// ProberOptions configures a [Prober].
 type ProberOptions struct {
-	// Dir is the absolute directory whose sockets are looked at: those of drivers, and those of registrars, such as the sidecar
+	// Dir is the absolute directory of the sockets: those of drivers, and those of registrars, such as the sidecar
 	// node-driver-registrar makes for kubelet. Required. It must exist.
 	Dir string
-	// Drivers are the options of each driver that is found, without Socket, Driver and Object.
+	// Drivers are the options of each found driver, without Socket, Driver and Object.
 	Drivers Options
-	// Found is called with each driver before its plugin is told of, for instance to call [Driver.Register]. An error refuses the
-	// driver, and is tried again. Nil does nothing.
+	// Found is called with each driver before its plugin is added, for example to call [Driver.Register]. If it returns
+	// an error, the driver is refused and retried later. Nil does nothing.
 	Found func(ctx context.Context, d *Driver) error
 }
 
-// Prober finds CSI drivers by their sockets, for [volume.VolumePluginMgr.Probe] and a volume manager. A driver is there as long as its
-// socket is: that of the driver, or that of its registrar.
+// Prober finds CSI drivers by their sockets, for [volume.VolumePluginMgr.Probe] and a volume manager. A driver exists
+// as long as its socket, or that of its registrar.
 type Prober struct {
 	options ProberOptions
 	watch   *watch
@@ -55,15 +55,15 @@ var _ volume.DynamicPluginProber = (*Prober)(nil)
 type socket struct {
 	path string
 	file os.FileInfo
-	// asking says that the driver is being asked who it is.
+	// asking says that the driver's name is being read.
 	asking bool
-	// driver and name are those that answered; nil before.
+	// driver and name are the identified driver; nil before that.
 	driver *Driver
 	name   string
 	told   bool // by Probe
-	// gone says that the socket was removed while the driver was asked.
+	// gone says that the socket was removed while the driver's name was being read.
 	gone bool
-	// err is why the driver is not used, failures how often it was tried, next when it is tried again.
+	// err is the reason why the driver is not used; failures counts the attempts, next is the time of the next one.
 	err      error
 	failures int
 	next     time.Time
@@ -86,7 +86,7 @@ func NewProber(options ProberOptions) (*Prober, error) {
 	return &Prober{options: options, watch: w, sockets: map[string]*socket{}}, nil
 }
 
-// Close ends the connections to all drivers, and returns when nobody is asked any more. What is mounted stays.
+// Close ends the connections to all drivers, and returns when no identification runs. Mounts stay.
 func (p *Prober) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -101,7 +101,7 @@ func (p *Prober) Close() error {
 	return err
 }
 
-// Refused returns why drivers are not used, by their sockets.
+// Refused returns the refused drivers: the reasons by socket.
 func (p *Prober) Refused() map[string]error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,8 +114,9 @@ func (p *Prober) Refused() map[string]error {
 	return refused
 }
 
-// Probe implements [volume.DynamicPluginProber]. Drivers are asked who they are side by side, and one that does not answer holds up no
-// other. One that is refused is tried again after a second, then after twice as long each time up to a minute; [Prober.Refused] says why.
+// Probe implements [volume.DynamicPluginProber]. It identifies drivers in parallel: one that does not answer delays no
+// other. It retries a refused driver after a second, then after twice as long each time, up to a minute;
+// [Prober.Refused] has the reasons.
 func (p *Prober) Probe(ctx context.Context) ([]volume.ProbeEvent, error) {
 	stop := context.AfterFunc(ctx, p.watch.wake)
 	defer stop()
@@ -137,7 +138,7 @@ func (p *Prober) Probe(ctx context.Context) ([]volume.ProbeEvent, error) {
 	return nil, ctx.Err()
 }
 
-// nextTry is when the next driver that was refused is tried again.
+// nextTry returns the time of the next retry of a refused driver.
 func (p *Prober) nextTry() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +151,7 @@ func (p *Prober) nextTry() time.Time {
 	return next
 }
 
-// look compares the directory with what is known, begins to ask new drivers, and returns what has changed.
+// look compares the directory with the known sockets, starts to identify new drivers, and returns the changes.
 func (p *Prober) look(ctx context.Context) ([]volume.ProbeEvent, error) {
 	there, err := socketsIn(p.options.Dir)
 	if err != nil {
@@ -180,7 +181,7 @@ func (p *Prober) look(ctx context.Context) ([]volume.ProbeEvent, error) {
 	return events, nil
 }
 
-// forgetGone forgets the sockets that are not there any more, or were replaced.
+// forgetGone forgets the sockets that were removed or replaced.
 func (p *Prober) forgetGone(there map[string]os.FileInfo) (events []volume.ProbeEvent, closing []*Driver) {
 	for path, s := range p.sockets {
 		if now := there[path]; now != nil && os.SameFile(now, s.file) && now.ModTime().Equal(s.file.ModTime()) {
@@ -226,7 +227,7 @@ const (
 	lastRetry  = time.Minute
 )
 
-// ask asks who answers on a socket, and keeps the answer.
+// ask identifies the driver of a socket, and stores the result.
 func (p *Prober) ask(ctx context.Context, s *socket) {
 	defer p.watch.wake()
 	driver, err := p.connectTo(ctx, s)
@@ -247,7 +248,7 @@ func (p *Prober) ask(ctx context.Context, s *socket) {
 	p.options.Drivers.Logger.Info("a CSI driver was found", "driver", s.name, "socket", s.path)
 }
 
-// connectTo connects to the driver of a socket, and tells its registrar, where there is one, what became of it.
+// connectTo connects to the driver of a socket, and reports the result to its registrar, if there is one.
 func (p *Prober) connectTo(ctx context.Context, s *socket) (*Driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.options.Drivers.ConnectTimeout)
 	defer cancel()
@@ -275,7 +276,7 @@ func (p *Prober) connectTo(ctx context.Context, s *socket) (*Driver, error) {
 	return driver, err
 }
 
-// maxRegistration is how many bytes a registrar may say.
+// maxRegistration is the largest size of a registrar's answer in bytes.
 const maxRegistration = 64 << 10
 
 func statusOf(err error) registration.Status {
@@ -299,7 +300,8 @@ func (p *Prober) registered(ctx context.Context, s *socket, info registration.In
 	return p.connectDriver(ctx, s, info.Name, endpoint)
 }
 
-// speaksFirst reports whether one of the versions is of CSI 1. A registrar that names none leaves it to the driver.
+// speaksFirst reports whether one of the versions is CSI 1. For a registrar without versions it is true: the driver's
+// own answer decides.
 func speaksFirst(versions []string) bool {
 	for _, version := range versions {
 		if strings.HasPrefix(strings.TrimPrefix(version, "v"), "1.") {
@@ -309,7 +311,7 @@ func speaksFirst(versions []string) bool {
 	return len(versions) == 0
 }
 
-// connectDriver connects to a driver, whose name is asked where it is not known.
+// connectDriver connects to a driver, and reads an unknown name from it.
 func (p *Prober) connectDriver(ctx context.Context, s *socket, name, endpoint string) (*Driver, error) {
 	options := p.options.Drivers
 	options.Socket = endpoint
@@ -337,7 +339,7 @@ func (p *Prober) connectDriver(ctx context.Context, s *socket, name, endpoint st
 	return driver, nil
 }
 
-// take notes the name of a socket's driver, unless another socket has it.
+// take records the name of a socket's driver, unless another socket has it.
 func (p *Prober) take(s *socket, name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

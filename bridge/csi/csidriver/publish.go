@@ -18,7 +18,7 @@ import (
 	"github.com/volumekit/volumekit/volume/ownership"
 )
 
-// mounter gives a volume to one pod.
+// mounter publishes a volume for one pod.
 type mounter struct {
 	place
 
@@ -98,7 +98,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 	return n.own(ctx, m.src, dir, args, m.pod)
 }
 
-// publication is one volume that is to be given to one pod.
+// publication is one NodePublishVolume for one pod.
 type publication struct {
 	src   source
 	pod   *v1.Pod // nil for a block device
@@ -107,8 +107,8 @@ type publication struct {
 	label string
 }
 
-// publish puts the volume on record and has the driver publish it. A volume that is published and not mounted is an error: a pod
-// would write into the directory beneath.
+// publish records the volume and has the driver publish it. If the driver reports success and nothing is mounted, that
+// is an error: the pod would write into the directory below.
 func (n *nodeService) publish(ctx context.Context, pub publication) error {
 	s, err := n.link.session(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ func (n *nodeService) publish(ctx context.Context, pub publication) error {
 func (n *nodeService) checkPublished(ctx context.Context, pub publication) error {
 	isThere, err := n.points.isMounted(ctx, pub.path)
 	if err == nil && !isThere && pub.src.block {
-		isThere, err = isDevice(pub.path) // It may be made there in the place of a mount.
+		isThere, err = isDevice(pub.path) // A driver may create it there instead of a mount.
 	}
 	if err != nil {
 		return volume.Uncertain(err)
@@ -153,7 +153,7 @@ func (n *nodeService) checkPublished(ctx context.Context, pub publication) error
 	return nil
 }
 
-// checkReadOnly reports whether the kernel refuses writes through the mount, or to its whole filesystem.
+// checkReadOnly returns an error unless the mount, or its whole filesystem, is read-only in the kernel.
 func (n *nodeService) checkReadOnly(ctx context.Context, pub publication) error {
 	there, err := n.points.mounter.Lookup(ctx, pub.path)
 	if err != nil {
@@ -184,7 +184,7 @@ func (n *nodeService) publishRequest(ctx context.Context, f facts, pub publicati
 		VolumeContext: pub.src.csi.VolumeAttributes,
 	}
 	switch {
-	case pub.src.inline: // The driver makes it now.
+	case pub.src.inline: // The driver creates it now.
 	case n.link.stages():
 		err = n.addStaging(pub.src, request)
 	default:
@@ -199,7 +199,7 @@ func (n *nodeService) publishRequest(ctx context.Context, f facts, pub publicati
 	return request, n.addPod(ctx, pub, request)
 }
 
-// addStaging adds where the volume is staged, and what the driver returned when it was attached, which are on record.
+// addStaging adds the staging path and the publish context from the record.
 func (n *nodeService) addStaging(src source, request *csi.NodePublishVolumeRequest) error {
 	path := n.stagingPath(src)
 	rec, known, err := n.points.records.read(path)
@@ -213,8 +213,8 @@ func (n *nodeService) addStaging(src source, request *csi.NodePublishVolumeReque
 	return nil
 }
 
-// addAttachment adds what the driver returned when it attached a volume that is not staged: what WaitForAttach was given last, or else
-// what is on record of an earlier set-up.
+// addAttachment adds the publish context of a volume that is not staged: from the last WaitForAttach, or else from the
+// record of an earlier set-up.
 func (n *nodeService) addAttachment(pub publication, request *csi.NodePublishVolumeRequest) error {
 	if !n.link.attaches() {
 		return nil
@@ -231,8 +231,8 @@ func (n *nodeService) addAttachment(pub publication, request *csi.NodePublishVol
 	return err
 }
 
-// ownsContent reports whether fsGroup gives the content of the volume to the group, by fsGroupPolicy of the CSIDriver. Without one
-// that is so for a filesystem that one node has.
+// ownsContent reports whether the plugin changes the group of the content, by fsGroupPolicy of the CSIDriver. Without a
+// policy it does so for a filesystem that only one node has.
 func (n *nodeService) ownsContent(src source) bool {
 	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
 	if said := n.link.spec().FSGroupPolicy; said != nil {
@@ -245,7 +245,7 @@ func (n *nodeService) ownsContent(src source) bool {
 		[]v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadWriteOncePod}, src.pv.Spec.AccessModes)
 }
 
-// own gives the content to the group, unless the driver did or the volume is not ours to change.
+// own gives the content to the group, unless the driver did or the policy excludes the volume.
 func (n *nodeService) own(ctx context.Context, src source, dir string, args volume.MounterArgs, pod *v1.Pod) error {
 	if args.FsGroup == nil || src.readOnly || args.IsRemount || !n.ownsContent(src) ||
 		n.link.known().node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {

@@ -12,26 +12,26 @@ import (
 	"strings"
 )
 
-// records are files that say what was asked of the driver at a path, since a teardown is given the path alone. One is there before
-// the call that it is about, and until the call that undoes it has succeeded. They are not synced: what they are about does not
-// outlive a boot, while a killed program leaves them whole, as they are put in place by a rename.
+// records are files with the driver's calls by path, because a teardown gets only the path. A record exists from before
+// its call until the call that undoes it has succeeded. Records are not synced: the mounts that they are about end with
+// the boot, and a killed program leaves complete files, because each is renamed into place.
 type records struct{ dir string }
 
-// record is what was asked for at one path. It holds no secret.
+// record is the request for one path. It holds no secret.
 type record struct {
-	// Path is where the volume is staged or published; it is checked when the record is read.
+	// Path is the staging or target path; it is checked when the record is read.
 	Path string `json:"path"`
 	// VolumeID is the driver's id of the volume.
 	VolumeID string `json:"volumeID"`
-	// Kind is what is there.
+	// Kind is the kind of the path.
 	Kind kind `json:"kind"`
-	// Staging is where the volume was staged from which a pod has it.
+	// Staging is the staging path of a published volume.
 	Staging string `json:"staging,omitempty"`
-	// PublishContext is what the driver returned when the volume was attached.
+	// PublishContext is the publish context of the volume.
 	PublishContext map[string]string `json:"publishContext,omitempty"`
 }
 
-// kind is what a path is.
+// kind is the kind of a path.
 type kind string
 
 const (
@@ -44,8 +44,8 @@ const (
 	temporaryPrefix = ".new-"
 )
 
-// tidy removes what a program has left that was killed while it wrote a record. Another plugin of the directory whose record is being
-// written fails then, before it has called the driver, and tries again.
+// tidy removes incomplete files of a program that was killed during a write. If another plugin with the same directory
+// writes a record at that moment, its write fails before it has called the driver, and is retried.
 func (r records) tidy() error {
 	entries, err := os.ReadDir(r.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,8 +67,8 @@ func (r records) file(path string) string {
 	return filepath.Join(r.dir, hex.EncodeToString(sum[:])+recordSuffix)
 }
 
-// write puts a record in the place of the one for its path, and reports whether there was one. One of another volume stays and is
-// an error.
+// write replaces the record of its path, and reports whether there was one. If the path has the record of another
+// volume, write keeps it and returns an error.
 func (r records) write(rec record) (existed bool, err error) {
 	old, existed, err := r.read(rec.Path)
 	if err != nil {
@@ -103,8 +103,8 @@ func replaceFile(path string, content []byte) error {
 	return nil
 }
 
-// read returns the record for a path, and false when there is none. One that cannot be read, or is about another path, is an error: it
-// is not known then what is there.
+// read returns the record of a path, and false if there is none. A record that is unreadable, or about another path, is
+// an error: the state of the path is then unknown.
 func (r records) read(path string) (record, bool, error) {
 	rec, err := readRecord(r.file(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +131,7 @@ func readRecord(file string) (record, error) {
 	return rec, nil
 }
 
-// remove forgets a path.
+// remove removes the record of a path.
 func (r records) remove(path string) error {
 	err := os.Remove(r.file(path))
 	if errors.Is(err, fs.ErrNotExist) {

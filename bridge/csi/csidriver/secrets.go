@@ -11,14 +11,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The annotations by which external-provisioner remembers the secret that a volume is deleted with.
+// The annotations in which external-provisioner stores the reference to the secret for the deletion of a volume.
 const (
 	annDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
 	annDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
 )
 
-// secret returns the content of a secret, nil where ref is nil. It is asked for at each call and kept nowhere. An error has nothing
-// of it, and says that nothing was begun.
+// secret returns the content of a secret; nil if ref is nil. It reads the secret at each call and keeps nothing. An
+// error has no content of the secret, and is transient.
 func (o Options) secret(ctx context.Context, ref *v1.SecretReference) (map[string]string, error) {
 	if ref == nil || ref.Name == "" {
 		return nil, nil
@@ -41,7 +41,7 @@ func (o Options) secret(ctx context.Context, ref *v1.SecretReference) (map[strin
 	return values, nil
 }
 
-// The prefix of class parameters that are Kubernetes' and not the driver's, and those of the values.
+// The prefix of Kubernetes' own class parameters, and their names.
 const (
 	parameterPrefix  = "csi.storage.k8s.io/"
 	parameterFSType  = parameterPrefix + "fstype"
@@ -56,10 +56,10 @@ const (
 	whoModifies      = "controller-modify"
 )
 
-// classSecrets are the references of a class to secrets, by what they are for.
+// classSecrets are a class's references to secrets, by purpose.
 type classSecrets map[string]*v1.SecretReference
 
-// splitParameters parts the parameters of a class into the driver's own, the filesystem and the references to secrets.
+// splitParameters splits the parameters of a class into the driver's own, the filesystem and the references to secrets.
 func splitParameters(options volume.VolumeOptions) (own map[string]string, fsType string, refs classSecrets, err error) {
 	own, refs = map[string]string{}, classSecrets{}
 	for key, value := range options.Parameters {
@@ -118,7 +118,7 @@ func (c classSecrets) set(name, value string, options volume.VolumeOptions) erro
 }
 
 // put sets the name or the namespace of a reference.
-func (c classSecrets) put(who, value string, isName bool) { //nolint:revive // It says what the value is.
+func (c classSecrets) put(who, value string, isName bool) { //nolint:revive // It says the meaning of the value.
 	if c[who] == nil {
 		c[who] = &v1.SecretReference{}
 	}
@@ -129,9 +129,9 @@ func (c classSecrets) put(who, value string, isName bool) { //nolint:revive // I
 	}
 }
 
-// fill puts the names of the claim and the volume into a template. Only a secret's name may depend on the claim's name and
-// annotations: who writes a claim must not choose the namespace.
-func fill(template string, isName bool, options volume.VolumeOptions) (string, error) { //nolint:revive // It says of what it is the template.
+// fill expands a template with the names of the claim and the volume. Only a secret's name may contain the claim's name
+// and annotations: the author of a claim must not choose the namespace.
+func fill(template string, isName bool, options volume.VolumeOptions) (string, error) { //nolint:revive // It says what the template is for.
 	var unknown string
 	filled := os.Expand(template, func(key string) string {
 		switch {

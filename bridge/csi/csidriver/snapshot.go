@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// snapshots are the calls for snapshots and groups of snapshots. [Plugin] has them.
+// snapshots has the calls for snapshots and groups of snapshots. [Plugin] embeds it.
 type snapshots struct{ link *link }
 
 // CanSnapshot implements [volume.SnapshottableVolumePlugin].
@@ -71,7 +71,7 @@ func (n snapshots) snapshotRequest(options volume.SnapshotOptions) (*csi.CreateS
 	}, parameters, err
 }
 
-// explainRefusal adds what a refusal to make a snapshot of sources says of the world, beyond the specification's table of errors.
+// explainRefusal adds the meaning of a refused CreateSnapshot that the specification's table of errors does not have.
 func explainRefusal(err error, name string, sources ...string) error {
 	switch {
 	case isCode(err, codes.AlreadyExists):
@@ -82,8 +82,8 @@ func explainRefusal(err error, name string, sources ...string) error {
 	return err
 }
 
-// GetSnapshot implements [volume.SnapshottableVolumePlugin], by the driver's GetSnapshot or else its list. A driver with neither has
-// to be asked by CreateSnapshot.
+// GetSnapshot implements [volume.SnapshottableVolumePlugin] with the driver's GetSnapshot, or else with its list. For a
+// driver with neither, repeat CreateSnapshot.
 func (n snapshots) GetSnapshot(ctx context.Context, handle string) (volume.Snapshot, error) {
 	if err := n.link.options.checkSnapshotHandle(handle); err != nil {
 		return volume.Snapshot{}, err
@@ -101,7 +101,7 @@ func (n snapshots) GetSnapshot(ctx context.Context, handle string) (volume.Snaps
 	return volume.Snapshot{}, fmt.Errorf("driver %q has neither GET_SNAPSHOT nor LIST_SNAPSHOTS: %w", s.facts.name, volume.ErrUnsupported)
 }
 
-// look asks for one snapshot.
+// look reads one snapshot.
 func (n snapshots) look(ctx context.Context, s *session, handle string) (volume.Snapshot, error) {
 	secrets, err := n.secretsFor(ctx, SnapshotCall{Method: "GetSnapshot", Handle: handle})
 	if err != nil {
@@ -122,7 +122,7 @@ func (n snapshots) look(ctx context.Context, s *session, handle string) (volume.
 	return found, nil
 }
 
-// find asks for a list of one snapshot. A driver that lists others does not say that this one is gone.
+// find reads a list with one snapshot. If the driver lists other snapshots, that does not prove that this one is gone.
 func (n snapshots) find(ctx context.Context, s *session, handle string) (volume.Snapshot, error) {
 	secrets, err := n.secretsFor(ctx, SnapshotCall{Method: "ListSnapshots", Handle: handle})
 	if err != nil {
@@ -171,7 +171,7 @@ func (n snapshots) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error)
 	return nil, volume.Transient(fmt.Errorf("driver %q: the list of snapshots changes faster than it can be read: %w", s.facts.name, errStartAgain))
 }
 
-// maxListings is how often a list is begun that the driver does not want to go on with.
+// maxListings is the number of times that a list is started again because the driver cannot continue it.
 const maxListings = 5
 
 func (s *session) readSnapshots(ctx context.Context, secrets map[string]string) ([]volume.Snapshot, error) {
@@ -188,7 +188,7 @@ func (s *session) readSnapshots(ctx context.Context, secrets map[string]string) 
 			if err != nil {
 				return nil, s.disbelieve("ListSnapshots", err)
 			}
-			if !seen[found.Handle] { // A list that changes may have one twice.
+			if !seen[found.Handle] { // A changing list may have a snapshot twice.
 				seen[found.Handle] = true
 				all = append(all, found)
 			}
@@ -222,7 +222,7 @@ func (n snapshots) DeleteSnapshot(ctx context.Context, handle string) error {
 	return err
 }
 
-// snapshotOf returns what a driver says of a snapshot. An error says that the specification does not allow it.
+// snapshotOf converts a driver's answer about a snapshot. An error says that the answer violates the specification.
 func (s *session) snapshotOf(told *csi.Snapshot) (volume.Snapshot, error) {
 	if err := s.options.checkSnapshotHandle(told.GetSnapshotId()); err != nil {
 		return volume.Snapshot{}, err
@@ -254,7 +254,7 @@ func (o Options) checkSnapshotHandle(handle string) error {
 	return csispec.CheckID("snapshot handle", handle, o.MaxString)
 }
 
-// disbelieve returns the error of a call that changes nothing, with an answer that cannot be believed.
+// disbelieve returns the error of a call without an effect and with an invalid answer.
 func (s *session) disbelieve(method string, err error) error {
 	return volume.Transient(fmt.Errorf("driver %q: the answer to %s cannot be used: %w", s.options.Driver, method, err))
 }

@@ -12,25 +12,25 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// SnapshotCall is a call about a snapshot, or about a group of snapshots, that is given no class.
+// SnapshotCall is a call about a snapshot or a group that does not get the parameters of a class.
 type SnapshotCall struct {
 	// Method is the call of the specification: "GetSnapshot", "ListSnapshots", "DeleteSnapshot", "GetVolumeGroupSnapshot" or
 	// "DeleteVolumeGroupSnapshot".
 	Method string
-	// Handle is that of the snapshot or the group; empty for a list of all.
+	// Handle is the handle of the snapshot or the group; empty for a list of all.
 	Handle string
 }
 
-// SnapshotSecrets knows which secret a call about a snapshot is made with. CreateSnapshot has it in its parameters, and the other calls
-// have a handle alone: Kubernetes keeps the reference in annotations of the VolumeSnapshotContent.
+// SnapshotSecrets returns the secret for a call about a snapshot. CreateSnapshot has the reference in its parameters.
+// The other calls have only a handle: Kubernetes keeps the reference in annotations of the VolumeSnapshotContent.
 type SnapshotSecrets interface {
-	// SnapshotSecret returns the reference; nil and no error say that there is none.
+	// SnapshotSecret returns the reference; nil without an error if there is none.
 	SnapshotSecret(ctx context.Context, call SnapshotCall) (*v1.SecretReference, error)
 }
 
-// SnapshotClassSecrets returns the secrets of a driver whose snapshots are all of one class, or of classes with the same secrets. parameters
-// are those of the class. A parameter of Kubernetes that is not known, or that depends on the snapshot, is an error that matches
-// [volume.ErrInvalid].
+// SnapshotClassSecrets returns the secrets of a driver whose snapshots all have one class, or classes with the same
+// secrets. parameters are the parameters of the class. If one of Kubernetes' own is unknown, or depends on the
+// snapshot, the error matches [volume.ErrInvalid].
 func SnapshotClassSecrets(parameters map[string]string) (SnapshotSecrets, error) {
 	split, err := splitSnapshotParameters(parameters)
 	if err != nil {
@@ -39,7 +39,7 @@ func SnapshotClassSecrets(parameters map[string]string) (SnapshotSecrets, error)
 	return split.refs, nil
 }
 
-// Whom the secrets of a class of snapshots are for.
+// The purposes of the secrets of a snapshot class.
 const (
 	whoSnapshots       = "snapshotter"
 	whoListsSnapshots  = "snapshotter-list"
@@ -47,13 +47,13 @@ const (
 	whoGetsGroups      = "group-snapshotter-get"
 )
 
-// whoCalls says whose secret a call has.
+// whoCalls returns the purpose of a call's secret.
 var whoCalls = map[string]string{
 	"GetSnapshot": whoListsSnapshots, "ListSnapshots": whoListsSnapshots, "DeleteSnapshot": whoSnapshots,
 	"GetVolumeGroupSnapshot": whoGetsGroups, "DeleteVolumeGroupSnapshot": whoSnapshotsGroups,
 }
 
-// SnapshotSecret implements [SnapshotSecrets] by the references of a class.
+// SnapshotSecret implements [SnapshotSecrets] with the references of a class.
 func (c classSecrets) SnapshotSecret(_ context.Context, call SnapshotCall) (*v1.SecretReference, error) {
 	return c[whoCalls[call.Method]].DeepCopy(), nil
 }
@@ -70,13 +70,14 @@ func (n snapshots) secretsFor(ctx context.Context, call SnapshotCall) (map[strin
 	return n.link.options.secret(ctx, ref)
 }
 
-// snapshotParameters are the parameters of a class of snapshots or of groups, in their parts.
+// snapshotParameters are the split parameters of a snapshot or group snapshot class.
 type snapshotParameters struct {
 	own  map[string]string // the driver's, with the names of the objects
 	refs classSecrets
 }
 
-// snapshotNames are the parameters by which Kubernetes tells a driver of its objects. What is told can be used in the names of secrets.
+// snapshotNames are the parameters with which Kubernetes names its objects to a driver. Names of secrets may contain
+// these values.
 var snapshotNames = map[string]string{
 	"volumesnapshot/name": "volumesnapshot.name", "volumesnapshot/namespace": "volumesnapshot.namespace",
 	"volumesnapshotcontent/name": "volumesnapshotcontent.name",
@@ -84,7 +85,7 @@ var snapshotNames = map[string]string{
 	"volumegroupsnapshotcontent/name": "volumegroupsnapshotcontent.name",
 }
 
-// splitSnapshotParameters parts the parameters of a class of snapshots or of groups.
+// splitSnapshotParameters splits the parameters of a snapshot or group snapshot class.
 func splitSnapshotParameters(parameters map[string]string) (snapshotParameters, error) {
 	split := snapshotParameters{own: maps.Clone(parameters), refs: classSecrets{}}
 	names := map[string]string{}
@@ -126,7 +127,8 @@ func (c classSecrets) setSnapshotter(name, value string, names map[string]string
 	return nil
 }
 
-// fillNames puts the names of objects into a template. Who writes a snapshot must not choose the namespace of a secret by its name.
+// fillNames expands a template with the names of objects. The author of a snapshot must not choose the namespace of a
+// secret by its name.
 func fillNames(template string, isName bool, names map[string]string) (string, error) { //nolint:revive // It says of what it is the template.
 	var unknown string
 	filled := os.Expand(template, func(key string) string {

@@ -12,11 +12,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrUntrustedSocket says that others than root and this process could answer in the driver's place, or give it orders.
+// ErrUntrustedSocket says that users other than root and this process could replace the driver's socket or connect to
+// it.
 var ErrUntrustedSocket = errors.New("others may write to it")
 
-// checkSocket reports whether only trusted users can serve the socket at path, connect to it or put another one there. What is
-// connected to afterwards is what was looked at: nobody else may change a directory on the way.
+// checkSocket returns an error unless only trusted users can serve the socket at path, connect to it or replace it. The
+// later connection reaches the checked socket, because no other user can change a directory of the path.
 func checkSocket(path string, owners []uint32) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -46,7 +47,7 @@ func checkSocket(path string, owners []uint32) error {
 	}
 }
 
-// checkWriters reports whether only trusted users may write to a socket, or rename what is in a directory.
+// checkWriters returns an error unless only trusted users can write to a socket, or rename entries of a directory.
 func checkWriters(path string, info fs.FileInfo, owners []uint32) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -56,7 +57,7 @@ func checkWriters(path string, info fs.FileInfo, owners []uint32) error {
 		return fmt.Errorf("%q belongs to user %d: have root own it, or name the user in Options.Owners: %w", path, stat.Uid, ErrUntrustedSocket)
 	}
 	if info.IsDir() && info.Mode()&fs.ModeSticky != 0 {
-		return nil // Nobody renames what is another's.
+		return nil // In a sticky directory a user cannot rename the entries of others.
 	}
 	if info.Mode()&0o002 != 0 || info.Mode()&0o020 != 0 && !isTrusted(stat.Gid, os.Getegid(), nil) {
 		return fmt.Errorf("%q has mode %v: take the right to write from group and others: %w", path, info.Mode().Perm(), ErrUntrustedSocket)

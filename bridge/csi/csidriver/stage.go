@@ -15,11 +15,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The sentinels of what is found where a driver has answered.
+// The errors of states that contradict a driver's answers.
 var (
-	// ErrContradiction says that the mount table is not as the driver says it is.
+	// ErrContradiction says that the mount table contradicts the driver.
 	ErrContradiction = errors.New("the mount table says otherwise")
-	// ErrNotStaged says that a volume is not staged, so that no pod can have it.
+	// ErrNotStaged says that a volume is not staged: no pod can get it.
 	ErrNotStaged = errors.New("the volume is not staged")
 	// ErrNotAttached says that a volume is not known to be attached to this node.
 	ErrNotAttached = errors.New("the volume is not attached")
@@ -34,7 +34,7 @@ func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &stag
 // NewDeviceUnmounter implements [volume.DeviceMountableVolumePlugin].
 func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &stager{p}, nil }
 
-// CanDeviceMount implements [volume.DeviceMountableVolumePlugin] by what the driver has answered.
+// CanDeviceMount implements [volume.DeviceMountableVolumePlugin] with the driver's facts.
 func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
 	if p.isInline(spec) {
 		return false, nil
@@ -43,13 +43,13 @@ func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
 	return err == nil && !src.block && p.link.stages(), err
 }
 
-// GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]: where pods have the volume by our records, and what the mount
-// table knows of it besides.
+// GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]. It returns the pods' paths from the records, and
+// further mounts of the volume from the mount table.
 func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
 	return p.node.points.refs(ctx, deviceMountPath)
 }
 
-// nameInPath is a handle as one element of a path.
+// nameInPath returns a handle as one element of a path.
 func nameInPath(handle string) string {
 	sum := sha256.Sum256([]byte(handle))
 	return hex.EncodeToString(sum[:])
@@ -85,7 +85,7 @@ func (s *stager) MountDevice(
 	return s.plugin.node.stage(ctx, staging{src: src, path: deviceMountPath, devicePath: devicePath, group: args.FsGroup, label: args.SELinuxLabel})
 }
 
-// staging is one volume that is to be staged.
+// staging is one NodeStageVolume.
 type staging struct {
 	src              source
 	path, devicePath string
@@ -93,7 +93,7 @@ type staging struct {
 	label            string
 }
 
-// stage puts the volume on record and has the driver stage it, if it does so.
+// stage records the volume and has the driver stage it, if the driver stages.
 func (n *nodeService) stage(ctx context.Context, st staging) error {
 	s, err := n.link.session(ctx)
 	if err != nil {
@@ -136,7 +136,8 @@ func (n *nodeService) stageRequest(ctx context.Context, f facts, st staging, pub
 	}, nil
 }
 
-// useOf returns how a volume is mounted on this node: with the group, where the driver takes that, and with the context of SELinux.
+// useOf returns the use of a volume on this node: with the group, if the driver supports that, and with the SELinux
+// context.
 func (n *nodeService) useOf(f facts, src source, group *int64, label string) use {
 	u := src.use()
 	if group != nil && f.node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
@@ -153,8 +154,8 @@ func (s *stager) UnmountDevice(ctx context.Context, deviceMountPath string) erro
 	return s.plugin.node.takeAway(ctx, deviceMountPath, staged)
 }
 
-// takeAway has the driver undo what is on record at path, and looks whether it did. What is not on record is not touched: a mount
-// there is somebody else's.
+// takeAway has the driver undo the record of path, and checks the result. It does not touch a path without a record: a
+// mount there is foreign.
 func (n *nodeService) takeAway(ctx context.Context, path string, of kind) error {
 	rec, known, err := n.points.records.read(path)
 	if err != nil {
@@ -179,7 +180,7 @@ func (n *nodeService) takeAway(ctx context.Context, path string, of kind) error 
 	return n.points.clear(ctx, path)
 }
 
-// undo makes the call that takes away what is on record.
+// undo makes the call that undoes a record.
 func (n *nodeService) undo(ctx context.Context, rec record) error {
 	s, err := n.link.session(ctx)
 	if err != nil {

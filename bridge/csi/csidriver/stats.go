@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// GetMetrics implements [volume.MetricsProvider] by the driver's word or, of a driver that says nothing, by statfs.
+// GetMetrics implements [volume.MetricsProvider] with the driver's stats or, if it has none, with statfs.
 func (u *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	s, err := u.plugin.link.session(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (u *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	return metrics, nil
 }
 
-// record returns what is on record at the pod's path.
+// record returns the record of the pod's path.
 func (u *place) record() (record, error) {
 	rec, known, err := u.plugin.node.points.records.read(u.GetPath())
 	if err == nil && !known {
@@ -49,7 +49,7 @@ func (u *place) record() (record, error) {
 	return rec, err
 }
 
-// metricsOf makes metrics of what a driver says. Numbers that cannot be are refused.
+// metricsOf converts a driver's stats. It refuses impossible numbers.
 func metricsOf(usage []*csi.VolumeUsage) (*volume.Metrics, error) {
 	m := &volume.Metrics{Time: metav1.Now()}
 	for _, u := range usage {
@@ -72,8 +72,8 @@ func metricsOf(usage []*csi.VolumeUsage) (*volume.Metrics, error) {
 
 func quantity(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
 
-// GetHealth implements [volume.HealthReporter]. A status of a newer specification is told as unknown. A driver that says nothing of
-// health has nothing to report.
+// GetHealth implements [volume.HealthReporter]. A status of a newer specification is unknown. A driver without health
+// reports none.
 func (u *place) GetHealth(ctx context.Context) ([]volume.HealthCondition, error) {
 	s, err := u.plugin.link.session(ctx)
 	if err != nil || !s.facts.node[csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH] {
@@ -109,8 +109,8 @@ func healthOf(status csi.VolumeHealthErrorType) volume.HealthStatus {
 	}
 }
 
-// GetCapacity implements [volume.VolumePluginWithCapacity]. The driver gets the segment as the topology from which the volumes are to
-// be reached; it must have topologies where there is one.
+// GetCapacity implements [volume.VolumePluginWithCapacity]. The driver gets the segment as the accessible topology.
+// With a segment, the driver must support topologies.
 func (p *Plugin) GetCapacity(ctx context.Context, options volume.CapacityOptions) (volume.Capacity, error) {
 	s, err := p.link.session(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (p *Plugin) GetCapacity(ctx context.Context, options volume.CapacityOptions
 	return capacityOf(s.facts.name, answer)
 }
 
-// capacityOf returns what a driver has answered. Where the specification has no value, it is unknown.
+// capacityOf converts a driver's answer. A missing value is unknown.
 func capacityOf(driver string, answer *csi.GetCapacityResponse) (volume.Capacity, error) {
 	sizes := []int64{answer.GetAvailableCapacity(), answer.GetMaximumVolumeSize().GetValue(), answer.GetMinimumVolumeSize().GetValue()}
 	if slices.Min(sizes) < 0 {
@@ -150,7 +150,7 @@ func capacityOf(driver string, answer *csi.GetCapacityResponse) (volume.Capacity
 	return capacity, nil
 }
 
-// withoutSecrets leaves out the references to secrets, whose templates need a claim, and which GetCapacity does not get.
+// withoutSecrets removes the references to secrets: their templates need a claim, and GetCapacity has no secrets.
 func withoutSecrets(parameters map[string]string) map[string]string {
 	rest := maps.Clone(parameters)
 	maps.DeleteFunc(rest, func(key, _ string) bool {

@@ -14,11 +14,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// errNoTopology says that it is not known where a node is.
+// errNoTopology says that the topology of a node is unknown.
 var errNoTopology = errors.New("the topology of the node is not known")
 
-// where returns from where a new volume is to be reached: the topologies that the class allows, the node's first. Nil says that the
-// driver may choose.
+// where returns the required topologies of a new volume: those that the class allows, the node's first. Nil says that
+// the driver may choose.
 func (p *Plugin) where(ctx context.Context, f facts, node *v1.Node, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
 	if !f.services[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS] {
 		if len(allowed) > 0 {
@@ -49,7 +49,7 @@ func (p *Plugin) where(ctx context.Context, f facts, node *v1.Node, allowed []v1
 	return nil, fmt.Errorf("driver %q: node %q is in none of the topologies that the class allows: %w", f.name, node.Name, volume.ErrInfeasible)
 }
 
-// segmentsOf returns where a node is, by its labels, in the keys that the driver uses there.
+// segmentsOf returns the topology of a node: its labels with the driver's keys.
 func segmentsOf(driver string, keys []string, node *v1.Node) (map[string]string, error) {
 	segments := map[string]string{}
 	for _, key := range keys {
@@ -105,7 +105,7 @@ func allowedSegments(allowed []v1.TopologySelectorTerm) []map[string]string {
 	return all
 }
 
-// covers reports whether a place with all of own is one of segments.
+// covers reports whether one of segments has all labels of own.
 func covers(segments, own map[string]string) bool {
 	for key, value := range segments {
 		if own[key] != value {

@@ -10,19 +10,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// turns let one call at a time change a volume or a snapshot, as the specification asks of the caller. The zero value is ready to use.
+// turns lets one call at a time change a volume or a snapshot, as the specification requires of the caller. The zero
+// value is ready to use.
 type turns struct {
 	mu       sync.Mutex
 	byVolume map[string]*turn
 }
 
-// turn is the right to change one volume.
+// turn is the lock of one volume.
 type turn struct {
 	taken chan struct{} // of size 1
-	users int           // those that have it or wait for it
+	users int           // callers that hold it or wait for it
 }
 
-// take returns when no other call changes the volume, and what to call afterwards. An empty key is no volume.
+// take waits until no other call changes the volume, and returns the function that ends this one's lock. With an empty
+// key it locks nothing.
 func (t *turns) take(ctx context.Context, key string) (release func(), err error) {
 	if key == "" {
 		return func() {}, nil
@@ -62,7 +64,7 @@ func (t *turns) leave(key string, own *turn) {
 	}
 }
 
-// changes returns what names the volume or the snapshot that a request changes; empty for a request that only asks.
+// changes returns the name of the volume or the snapshot that a request changes; empty for a request that only reads.
 func changes(request proto.Message) string {
 	switch r := request.(type) {
 	case *csi.CreateVolumeRequest:
@@ -88,12 +90,12 @@ func changes(request proto.Message) string {
 const (
 	busyFirst = 5 * time.Millisecond
 	busyMost  = 500 * time.Millisecond
-	// busyTries is some ten seconds. A driver that is busy for longer is left to the backoff of whoever calls the plugin.
+	// busyTries is about ten seconds of retries. After that the back-off of the plugin's caller applies.
 	busyTries = 25
 )
 
-// untilIdle makes a call again, after longer and longer pauses, while the driver says that it is busy with an earlier call on the
-// volume: one that was cut off goes on in the driver.
+// untilIdle repeats a call, after growing pauses, while the driver answers that an earlier call for the volume is
+// running: an interrupted call continues in the driver.
 func untilIdle[A any](ctx context.Context, do func() (A, error)) (A, error) {
 	pause := busyFirst
 	for try := 1; ; try++ {

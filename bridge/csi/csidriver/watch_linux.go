@@ -23,14 +23,14 @@ func newWatch(dir string) (*watch, error) {
 	return &watch{file: os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
-// until sets the time limit of the await that follows; the zero time is none. Look at the directory between the two: await ends at once if
-// something has changed since.
+// until sets the time limit of the next await; the zero time is none. Read the directory between the two: await returns
+// at once if something has changed since.
 func (w *watch) until(limit time.Time) error { return w.file.SetReadDeadline(limit) }
 
 // await returns when something has changed, at the time limit, or when wake is called.
 func (w *watch) await() error {
 	buffer := make([]byte, 16*(unix.SizeofInotifyEvent+unix.NAME_MAX+1))
-	_, err := w.file.Read(buffer) // A look at the directory says what has changed.
+	_, err := w.file.Read(buffer) // A read of the directory shows the changes.
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
@@ -38,6 +38,6 @@ func (w *watch) await() error {
 }
 
 // wake ends an await that runs, or the next one before another until.
-func (w *watch) wake() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) } // A watch that is closed waits no more.
+func (w *watch) wake() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) } // A closed watch does not wait.
 
 func (w *watch) close() error { return w.file.Close() }
