@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// capacity is how much can be made in one segment for one class, as its driver has published it, less what is being made.
+// capacity is the free capacity of one segment for one class: the published capacity, less the volumes in progress.
 type capacity struct {
 	index    *index
 	name     types.NamespacedName
@@ -25,20 +25,21 @@ type capacity struct {
 	largest  int64     // of one volume
 	total    int64     // of all volumes together
 	known    int64     // the published capacity, 0 when there is none
-	charged  int64     // for volumes that are being made
+	charged  int64     // for volumes in progress
 	settling []settling
 }
 
-// settling is a volume that was made, and that the published capacity may not be without yet.
+// settling is a new volume that the published capacity may still include.
 type settling struct {
 	bytes int64
 	until time.Time
 }
 
-// settleTime is for how long a new volume is taken off at most, when its driver does not publish its capacity anew.
+// settleTime is the longest time for which a new volume is subtracted, if its driver does not publish its capacity
+// again.
 const settleTime = time.Minute
 
-// left returns how much can still be made at once, and in one volume.
+// left returns the free capacity: of all volumes together, and of one volume.
 func (c *capacity) left(now time.Time) int64 {
 	left := c.total - c.charged
 	for _, s := range c.settling {
@@ -86,7 +87,8 @@ func (c *capacity) place() {
 // unplace implements member.
 func (c *capacity) unplace() { c.index.segments[c.class].unplace(c) }
 
-// limitsOf returns the limits of a published capacity: of one volume, of all together, and what was said of all together.
+// limitsOf returns the limits of a published capacity: of one volume, of all volumes together, and the published value
+// of the latter.
 func limitsOf(object *storagev1.CSIStorageCapacity) (largest, total, known int64) {
 	var one int64
 	if object.Capacity != nil {
@@ -104,8 +106,8 @@ func limitsOf(object *storagev1.CSIStorageCapacity) (largest, total, known int64
 	return one, max(one, known), known
 }
 
-// refreshCapacity takes over a capacity as it was seen last. What was made before and has settled since is not taken off any more.
-// It reports whether more can be made than before.
+// refreshCapacity updates a capacity from its last version in the mirror. It no longer subtracts volumes that were
+// created before and have settled since. It reports whether the free capacity has grown.
 func (x *index) refreshCapacity(name types.NamespacedName, object *storagev1.CSIStorageCapacity) bool {
 	before, now := int64(0), time.Now()
 	if old := x.capacities[name]; old != nil {
@@ -150,7 +152,7 @@ func (x *index) removeCapacity(c *capacity) {
 	}
 }
 
-// charge is what a claim takes of the capacity of a node while its volume is being made.
+// charge is the part of a node's capacity that a claim takes while its volume is in progress.
 type charge struct {
 	class string
 	node  string
@@ -158,7 +160,7 @@ type charge struct {
 	bytes int64
 }
 
-// chargeAnew takes off all that is being made where a capacity is.
+// chargeAnew subtracts all volumes in progress in a capacity's segment.
 func (x *index) chargeAnew(c *capacity) {
 	c.charged = 0
 	if slot, single := c.selector.single(); single {
@@ -198,8 +200,8 @@ func (x *index) eachCapacityAt(class string, slot int32, do func(c *capacity)) {
 	}
 }
 
-// chargeOf returns what a claim takes off now: it has no volume, and its volume is being made for a node, as the claim or a
-// reservation says.
+// chargeOf returns the present charge of a claim: it has no volume, and its volume is in progress for a node, by the
+// claim or by a reservation.
 func (x *index) chargeOf(name types.NamespacedName) (charge, bool) {
 	claim := x.claims[name]
 	if claim == nil || claim.Spec.VolumeName != "" {
@@ -219,12 +221,12 @@ func (x *index) chargeOf(name types.NamespacedName) (charge, bool) {
 	return charge{class: class.object.Name, node: node, bytes: fit.RequestedBytes(claim)}, true
 }
 
-// provisions reports whether new volumes can be made for a class.
+// provisions reports whether the class can have new volumes.
 func provisions(class *storagev1.StorageClass) bool {
 	return class.Provisioner != "" && class.Provisioner != objects.NoProvisioner
 }
 
-// recharge takes off what a claim takes now. A claim that has got its volume settles.
+// recharge updates the charge of a claim. The charge of a claim with a new volume settles.
 func (x *index) recharge(name types.NamespacedName) {
 	now, charged := x.chargeOf(name)
 	old := x.charges[name]
@@ -252,7 +254,7 @@ func (x *index) recharge(name types.NamespacedName) {
 	}
 }
 
-// settle keeps on taking off what was made. [Scheduler.tellSettled] says when that ends.
+// settle continues to subtract a new volume. [Scheduler.tellSettled] reports its end.
 func (c *capacity) settle(bytes int64) {
 	now := time.Now()
 	until := now.Add(settleTime)
@@ -270,14 +272,14 @@ func (c *capacity) settle(bytes int64) {
 	c.settling = append(kept, settling{bytes: bytes, until: until})
 }
 
-// settledCapacity is a capacity of which something is taken off until then.
+// settledCapacity is a capacity from which something is subtracted until a time.
 type settledCapacity struct {
 	capacity *capacity
 	until    time.Time
 }
 
-// settled returns the capacities of which less is taken off by now, each once, and when the next one follows; zero for never. A
-// capacity that was published anew is not among them.
+// settled returns the capacities from which less is subtracted by now, each once, and the time of the next one; zero
+// for none. It omits capacities that were published again.
 func (x *index) settled(now time.Time) (capacities []*capacity, next time.Time) {
 	for len(x.settling) > 0 && !now.Before(x.settling[0].until) {
 		c := x.settling[0].capacity
@@ -293,7 +295,7 @@ func (x *index) settled(now time.Time) (capacities []*capacity, next time.Time) 
 	return capacities, x.settling[0].until
 }
 
-// checksCapacity reports whether the driver of a class publishes what it can make.
+// checksCapacity reports whether the driver of a class publishes its capacity.
 func (x *index) checksCapacity(class *storagev1.StorageClass, claim *v1.PersistentVolumeClaim) bool {
 	d := x.csiDrivers[volume.DriverOfPluginName(class.Provisioner)]
 	if d == nil || d.Spec.StorageCapacity == nil || !*d.Spec.StorageCapacity {

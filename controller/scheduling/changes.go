@@ -13,48 +13,50 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// ClusterEventKind is what has changed.
+// ClusterEventKind is the kind of a change.
 type ClusterEventKind uint8
 
 // The kinds of change.
 const (
-	// ClaimChanged says that a claim is new, changed or gone.
+	// ClaimChanged says that a claim was created, changed or deleted.
 	ClaimChanged ClusterEventKind = iota + 1
-	// VolumeChanged says that a volume is new, changed or gone.
+	// VolumeChanged says that a volume was created, changed or deleted.
 	VolumeChanged
-	// ClassChanged says that a class is new, changed or gone.
+	// ClassChanged says that a class was created, changed or deleted.
 	ClassChanged
 	// NodeChanged says that a node is new, or has other labels.
 	NodeChanged
 	// LimitRaised says that a driver can attach more volumes to a node, or has no limit there any more.
 	LimitRaised
-	// CapacityRaised says that more can be made in a segment.
+	// CapacityRaised says that a segment has more free capacity.
 	CapacityRaised
-	// DriverChanged says that a driver is new, changed or gone: it may not publish capacity any more.
+	// DriverChanged says that a CSIDriver was created, changed or deleted: the driver may no longer publish capacity.
 	DriverChanged
 	// PodLeft says that a pod has left its node.
 	PodLeft
 	// AttachmentGone says that a volume was detached.
 	AttachmentGone
-	// ReservationReleased says that a pod does not get what was reserved for it.
+	// ReservationReleased says that a reservation ended without its pod.
 	ReservationReleased
 )
 
-// ClusterEvent is something that may help pods that were refused.
+// ClusterEvent is a change that may make a refused pod possible.
 type ClusterEvent struct {
-	// Kind is what has changed.
+	// Kind is the kind of the change.
 	Kind ClusterEventKind
-	// Name is the object's; of PodLeft and ReservationReleased the pod's.
+	// Name is the object's name; for PodLeft and ReservationReleased the pod's.
 	Name types.NamespacedName
-	// Class is that of a volume or a capacity, Driver that of a limit, Node that of a limit, a pod or an attachment.
+	// Class is the class of a volume or a capacity, Driver the driver of a limit, Node the node of a limit, a pod or an
+	// attachment.
 	Class, Driver, Node string
-	// Claim is the one that a volume names.
+	// Claim is the claim that a volume names.
 	Claim types.NamespacedName
-	// Claims are those of a pod that has left.
+	// Claims are the claims of a pod that has left.
 	Claims []types.NamespacedName
 }
 
-// Waits is what a pod that was refused waits for. Keep it with the pod, and try the pod again after a change that ends it.
+// Waits holds the changes for which a refused pod waits. Keep it with the pod, and try the pod again after a change
+// that ends it.
 type Waits struct {
 	reasons uint64
 	claims  []claimName
@@ -65,7 +67,7 @@ func (w Waits) has(reasons ...Reason) bool {
 	return slices.ContainsFunc(reasons, func(r Reason) bool { return w.reasons&(1<<r) != 0 })
 }
 
-// Waits returns what the pod waits for to have its volumes on more nodes.
+// Waits returns the changes after which the pod may have its volumes on more nodes.
 func (r *Result) Waits() Waits {
 	w := Waits{claims: r.claims}
 	for slot, v := range r.verdicts {
@@ -79,12 +81,12 @@ func (r *Result) Waits() Waits {
 	return w
 }
 
-// Waits returns what the pod waits for.
+// Waits returns the changes for which the pod waits.
 func (e *PodError) Waits() Waits {
 	return Waits{reasons: 1 << e.Reason, claims: []claimName{{name: e.Claim, volume: e.Volume}}}
 }
 
-// EndedBy reports whether the pod may be better off after a change.
+// EndedBy reports whether to try the pod again after a change.
 func (w Waits) EndedBy(c ClusterEvent) bool {
 	switch c.Kind {
 	case ClaimChanged:
@@ -116,14 +118,14 @@ func (w Waits) names(claim types.NamespacedName) bool {
 	return slices.ContainsFunc(w.claims, func(c claimName) bool { return c.name == claim })
 }
 
-// tell tells of a change. s.mu is not held.
+// tell calls Options.Changed. The caller does not hold s.mu.
 func (s *Scheduler) tell(c ClusterEvent) {
 	if s.options.Changed != nil {
 		s.options.Changed(c)
 	}
 }
 
-// get returns what a mirror has of the name of obj, nil for nothing.
+// get returns the mirror's object with the name of obj, nil for none.
 func get[T store.Object](m *store.Mirror[T], obj T) T {
 	now, _ := m.Get(store.NameOf(obj))
 	return now
@@ -231,7 +233,7 @@ func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
 	}
 }
 
-// tellSettled says that more can be made when what was made is not taken off a capacity any more, until ctx ends.
+// tellSettled reports more free capacity when a new volume is no longer subtracted, until ctx ends.
 func (s *Scheduler) tellSettled(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// index is all that decisions are made of: what was last seen of the store, what is derived of it, and what is reserved. It does no
-// I/O. The scheduler's lock guards it.
+// index is the input of all decisions: the last known state of the store, the facts derived from it, and the
+// reservations. It does no I/O. The scheduler's lock guards it.
 type index struct {
 	logger *slog.Logger
 
@@ -79,13 +79,13 @@ func unlink[K, V comparable](m map[K]map[V]bool, key K, value V) {
 	}
 }
 
-// classState is a class as it was seen last.
+// classState is the last version of a class.
 type classState struct {
 	object     *storagev1.StorageClass
 	topologies *selector
 }
 
-// refreshClass takes over a class as it was seen last.
+// refreshClass updates a class from its last version in the mirror.
 func (x *index) refreshClass(name string, class *storagev1.StorageClass) {
 	old := x.classes[name]
 	delete(x.classes, name)
@@ -107,7 +107,7 @@ func isBound(claim *v1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && completed
 }
 
-// refreshClaim takes over a claim as it was seen last.
+// refreshClaim updates a claim from its last version in the mirror.
 func (x *index) refreshClaim(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
 	old := x.claims[name]
 	if old != nil {
@@ -139,8 +139,8 @@ func (x *index) unlinkClaim(name types.NamespacedName, claim *v1.PersistentVolum
 	unlink(x.unboundOf, objects.ClassOf(claim), name)
 }
 
-// attachedOf returns as what a claim counts on a node; without a driver when it does not. A claim that has no volume yet counts under
-// its own name for the driver that its class makes volumes with, or as the volume that is reserved for it.
+// attachedOf returns the volume as which a claim counts on a node; without a driver if it does not count. A claim
+// without a volume counts under its own name for the driver of its class, or as the volume that is reserved for it.
 func (x *index) attachedOf(name types.NamespacedName) attached {
 	claim := x.claims[name]
 	if claim == nil {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// nodes has a slot for each node, so that what is known of nodes is in slices by slot. A node that is not there keeps its slot as long
-// as pods, attachments or its CSINode name it.
+// nodes has a slot for each node: the facts about nodes are in slices by slot. A missing node keeps its slot as long as
+// pods, attachments or its CSINode name it.
 type nodes struct {
 	entries []nodeEntry
 	slots   map[string]int32
@@ -21,20 +21,20 @@ type nodes struct {
 	shared  atomic.Bool
 }
 
-// nodeEntry is what is known of the node of a slot.
+// nodeEntry is the known state of the node of a slot.
 type nodeEntry struct {
-	object  *v1.Node // nil when it is not there
+	object  *v1.Node // nil if it does not exist
 	labels  []label
 	csiNode *storagev1.CSINode
-	pods    map[podKey]*pod // placed there
-	users   int             // how many name the node
+	pods    map[podKey]*pod // members that depend on the slot
+	users   int             // the number of objects that name the node
 }
 
 func newNodes() *nodes {
 	return &nodes{slots: map[string]int32{}, labeled: map[label][]int32{}}
 }
 
-// hold returns the slot of a node, which it keeps until drop is called.
+// hold returns the slot of a node, and keeps the slot until drop is called.
 func (n *nodes) hold(name string) int32 {
 	slot, there := n.slots[name]
 	if !there {
@@ -52,7 +52,7 @@ func (n *nodes) vacantSlot() int32 {
 		return slot
 	}
 	n.entries = append(n.entries, nodeEntry{pods: map[podKey]*pod{}})
-	n.names = append(n.names, "") // whoever shares the names sees no further than before
+	n.names = append(n.names, "") // a reader of shared names sees no later names
 	return int32(len(n.entries) - 1)
 }
 
@@ -66,13 +66,13 @@ func (n *nodes) drop(name string) {
 	}
 }
 
-// there returns the slot of a node that exists.
+// there returns the slot of an existing node.
 func (n *nodes) there(name string) (int32, bool) {
 	slot, known := n.slots[name]
 	return slot, known && n.entries[slot].object != nil
 }
 
-// setName makes a slot that of a node that exists, or of none.
+// setName assigns a slot to an existing node, or to none.
 func (n *nodes) setName(slot int32, name string) {
 	if n.names[slot] == name {
 		return
@@ -83,7 +83,7 @@ func (n *nodes) setName(slot int32, name string) {
 	n.names[slot] = name
 }
 
-// set makes node the one of its name, nil for none, and returns the labels that it had and has.
+// set stores the node of a name, nil for none, and returns its old and new labels.
 func (n *nodes) set(slot int32, node *v1.Node) (old, now []label) {
 	e := &n.entries[slot]
 	old = e.labels
@@ -116,7 +116,7 @@ func (n *nodes) unlabel(slot int32, l label) {
 	}
 }
 
-// labelsOfNode returns the name and the labels of a node, in their order.
+// labelsOfNode returns the sorted name and labels of a node.
 func labelsOfNode(node *v1.Node) []label {
 	of := make([]label, 0, len(node.Labels)+1)
 	of = append(of, label{nameKey, node.Name})
@@ -127,13 +127,13 @@ func labelsOfNode(node *v1.Node) []label {
 	return of
 }
 
-// share returns the names by slot, which are not changed any more.
+// share returns the names by slot. They are not changed any more.
 func (n *nodes) share() []string {
 	n.shared.Store(true)
 	return n.names
 }
 
-// refreshNode takes over a node as it was seen last, and reports whether it may have pods that it could not have before.
+// refreshNode updates a node from its last version in the mirror, and reports whether more pods may fit there.
 func (x *index) refreshNode(name string, node *v1.Node) bool {
 	slot, known := x.nodes.there(name)
 	if !known && node == nil {
@@ -160,7 +160,7 @@ func nameOf(node *v1.Node) string {
 	return node.Name
 }
 
-// refreshCSINode takes over what drivers say of a node, and returns the drivers that can have more volumes there than before.
+// refreshCSINode updates the drivers of a node from its CSINode, and returns those with a higher limit.
 func (x *index) refreshCSINode(name string, csiNode *storagev1.CSINode) (raised []string) {
 	slot, known := x.nodes.slots[name]
 	var old *storagev1.CSINode
@@ -190,7 +190,7 @@ func (x *index) refreshCSINode(name string, csiNode *storagev1.CSINode) (raised 
 	return raised
 }
 
-// limitsOn returns the limits of a node by driver. A driver that is not in it has none.
+// limitsOn returns the limits of a node by driver. A missing driver has no limit.
 func limitsOn(csiNode *storagev1.CSINode) map[string]int32 {
 	if csiNode == nil {
 		return nil
@@ -204,10 +204,10 @@ func limitsOn(csiNode *storagev1.CSINode) map[string]int32 {
 	return limits
 }
 
-// noLimit is the limit of a node where its driver gives none.
+// noLimit is the limit of a node if its driver reports none.
 const noLimit int32 = -1
 
-// driver is what is known of a CSI driver on all nodes, by slot.
+// driver is the state of a CSI driver on all nodes, by slot.
 type driver struct {
 	name   string
 	limits []int32
@@ -215,7 +215,7 @@ type driver struct {
 	used   map[string][]use
 }
 
-// use is how many use a volume on one node: pods and attachments.
+// use counts the users of a volume on one node: pods and attachments.
 type use struct {
 	slot  int32
 	users int32
@@ -241,7 +241,7 @@ func (d *driver) setLimit(slot, limit int32) {
 	d.limits[slot] = limit
 }
 
-// limit returns how many volumes the node of a slot can have.
+// limit returns the attach limit of the node of a slot.
 func (d *driver) limit(slot int32) int32 {
 	if int(slot) >= len(d.limits) {
 		return noLimit
@@ -249,7 +249,7 @@ func (d *driver) limit(slot int32) int32 {
 	return d.limits[slot]
 }
 
-// count returns how many volumes the node of a slot has.
+// count returns the number of volumes on the node of a slot.
 func (d *driver) count(slot int32) int32 {
 	if int(slot) >= len(d.counts) {
 		return 0
@@ -302,13 +302,13 @@ func findUse(uses []use, slot int32) (int, bool) {
 	return slices.BinarySearchFunc(uses, slot, func(u use, slot int32) int { return int(u.slot) - int(slot) })
 }
 
-// attached is a volume as drivers count it: that of a PersistentVolume, or one that does not exist yet, by its claim.
+// attached identifies a volume for attach limits: by its PersistentVolume or, before that exists, by its claim.
 type attached struct {
 	driver *driver
 	handle string
 }
 
-// podKey names a pod, and tells it from one of the same name before it.
+// podKey identifies a pod; earlier pods of the same name differ.
 type podKey struct {
 	name types.NamespacedName
 	uid  types.UID

@@ -9,9 +9,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file finds out where new volumes can be made, what drivers can attach, and how good a node is.
+// This file checks the nodes for new volumes and attach limits, and computes their scores.
 
-// provision refuses the nodes where a claim gets no existing volume, and none can be made.
+// provision refuses the nodes on which a claim gets no existing volume and cannot get a new one.
 func (p *placing) provision() {
 	for i := range p.needs {
 		n := &p.needs[i]
@@ -21,7 +21,7 @@ func (p *placing) provision() {
 	}
 }
 
-// provisionClass does what provision does for the claims of one class, which share its capacity.
+// provisionClass does the work of provision for the claims of one class, which share its capacity.
 func (p *placing) provisionClass(at int, class *classState) {
 	p.classes = append(p.classes, class)
 	p.rooms = row(p.rooms, at, p.len())
@@ -36,7 +36,7 @@ func (p *placing) provisionClass(at int, class *classState) {
 	}
 }
 
-// provisionClaim refuses the nodes where a claim cannot have a volume of any kind.
+// provisionClaim refuses the nodes on which a claim can have neither an existing nor a new volume.
 func (p *placing) provisionClaim(n *need, rooms []int64) {
 	provisionable := n.isProvisionable()
 	checked := provisionable && p.index.checksCapacity(n.class.object, n.claim)
@@ -71,7 +71,7 @@ func (p *placing) provisionClaim(n *need, rooms []int64) {
 	}
 }
 
-// add adds sizes; math.MaxInt64 stands for all that are larger.
+// add adds sizes; math.MaxInt64 represents all larger sums.
 func add(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -79,7 +79,7 @@ func add(a, b int64) int64 {
 	return a + b
 }
 
-// findCapacity marks the nodes where there is capacity for a claim, beside what earlier claims of the pod take.
+// findCapacity marks the nodes with capacity for a claim, besides what earlier claims of the pod take.
 func (p *placing) findCapacity(n *need, rooms []int64) {
 	s := p.index.segments[n.class.object.Name]
 	if s == nil {
@@ -104,7 +104,7 @@ func (p *placing) findCapacity(n *need, rooms []int64) {
 	}
 }
 
-// findRoom marks a node where one capacity is enough for a claim.
+// findRoom marks a node if one capacity is enough for a claim.
 func (p *placing) findRoom(n *need, c *capacity, left int64, slot int32, rooms []int64) {
 	i := slot - p.lo
 	if c.largest <= 0 || n.request > c.largest || n.request > left-min(p.sums[i], left) {
@@ -114,7 +114,7 @@ func (p *placing) findRoom(n *need, c *capacity, left int64, slot int32, rooms [
 	rooms[i] = max(rooms[i], c.known)
 }
 
-// checkDisks refuses the nodes where pods use inline disks that the pod cannot share.
+// checkDisks refuses the nodes whose pods use inline disks that the pod cannot share.
 func (p *placing) checkDisks() {
 	for i := range p.verdicts {
 		if p.verdicts[i].main == 0 && len(p.index.diskConflicts(p.lo+int32(i), p.disks, p.key)) > 0 {
@@ -123,7 +123,7 @@ func (p *placing) checkDisks() {
 	}
 }
 
-// driverAt returns where in drivers a driver is.
+// driverAt returns the index of a driver.
 func (p *placing) driverAt(d *driver) int {
 	at := slices.Index(p.drivers, d)
 	if at < 0 {
@@ -134,7 +134,7 @@ func (p *placing) driverAt(d *driver) int {
 	return at
 }
 
-// count counts a volume that the pod has on whatever node, but not where it is already.
+// count counts a volume that the pod has on every node, except where it is in use already.
 func (p *placing) count(a attached) {
 	if a.driver == nil || slices.Contains(p.attached, a) {
 		return
@@ -149,7 +149,7 @@ func (p *placing) count(a attached) {
 	}
 }
 
-// countNew counts the volume of a claim where one would be made, by the driver that makes it.
+// countNew counts the new volume of a claim on each node that would get it, for the driver that provisions it.
 func (p *placing) countNew(n *need) {
 	d := p.index.drivers[volume.DriverOfPluginName(n.class.object.Provisioner)]
 	if d == nil {
@@ -169,7 +169,8 @@ func (p *placing) countNew(n *need) {
 	}
 }
 
-// chosenThere returns how many of the existing volumes of a driver that claims get on a node are in use there already.
+// chosenThere returns the number of a driver's existing volumes that claims get on a node and that are in use there
+// already.
 func (p *placing) chosenThere(d *driver, i int) int32 {
 	var there int32
 	for at := range p.needs {
@@ -184,7 +185,7 @@ func (p *placing) chosenThere(d *driver, i int) int32 {
 	return there
 }
 
-// countChosen counts existing volumes where claims get them, those that are in use there too.
+// countChosen counts existing volumes on the nodes on which claims get them, also those that are in use there.
 func (p *placing) countChosen() {
 	for at := range p.needs {
 		n := &p.needs[at]
@@ -201,7 +202,7 @@ func (p *placing) countChosen() {
 	}
 }
 
-// checkLimits refuses the nodes to which a driver cannot attach what would be new there.
+// checkLimits refuses the nodes to which a driver cannot attach the additional volumes.
 func (p *placing) checkLimits() {
 	p.countChosen()
 	for at, d := range p.drivers {
@@ -223,7 +224,7 @@ func (p *placing) checkLimits() {
 	}
 }
 
-// setScores says of each node how much of what its claims get would be used: the mean of their classes.
+// setScores sets the score of each node: the mean, over the classes, of the used share of the claims' volumes.
 func (p *placing) setScores() {
 	for i := range p.verdicts {
 		if p.verdicts[i].main == 0 {
@@ -252,7 +253,7 @@ func (p *placing) scoreOf(i int) uint8 {
 	return uint8(math.Round(score))
 }
 
-// usage returns what the claims of a class ask for on a node, and what they would get it from.
+// usage returns the sizes that the claims of a class request on a node, and the sizes from which they get them.
 func (p *placing) usage(class *classState, at, i int) (requested, room float64) {
 	made := false
 	for j := range p.needs {
@@ -274,7 +275,7 @@ func (p *placing) usage(class *classState, at, i int) (requested, room float64) 
 	return requested, room
 }
 
-// claimNames returns the claims and what is known of their volumes, for words.
+// claimNames returns the claims and their known volumes, for messages.
 func (p *placing) claimNames() []claimName {
 	names := make([]claimName, 0, len(p.needs))
 	for i := range p.needs {

@@ -11,34 +11,35 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrReserved says that the pod is on a node already, by the store or by another reservation.
+// ErrReserved says that the pod already has a node, in the store or by another reservation.
 var ErrReserved = errors.New("the pod has a node already")
 
-// Reservation is what a pod has on a node: its existing volumes, room for its new ones, and its places among those that drivers can
-// attach. Make it with [Scheduler.Reserve]. It ends when it is released, or when the store shows the pod on a node, ended or gone.
+// Reservation reserves a pod's resources on a node: its existing volumes, capacity for its new ones, and its share of
+// attach limits. Make it with [Scheduler.Reserve]. It ends when it is released, or when the store shows the pod on a
+// node, ended or gone.
 type Reservation struct {
 	scheduler *Scheduler
 	key       podKey
 	node      string
 	stored    bool // the store has had the pod
 	choices   []choice
-	wake      chan struct{} // holds one value when something has changed that Bind waits for
-	ended     bool          // guarded by the scheduler's lock, as is the next
+	wake      chan struct{} // holds one value after a change for which Bind waits
+	ended     bool          // guarded by the scheduler's lock, like the next field
 	binding   bool          // a Bind runs
 }
 
-// choice is a claim of a pod that was not bound, and the volume that it gets.
+// choice is an unbound claim of a pod, and the volume that it gets.
 type choice struct {
 	name   types.NamespacedName
 	uid    types.UID
 	volume string // "": it is made
 	pvUID  types.UID
 
-	placing, selected         string // what the claim said when this was chosen
-	claimBefore, volumeBefore string // the versions that Bind has changed
+	placing, selected         string // the state of the claim at the choice
+	claimBefore, volumeBefore string // the versions after Bind's own writes
 }
 
-// claimHold is what a claim gets by the reservations of the pods that use it.
+// claimHold is the volume that a claim gets by the reservations of its pods.
 type claimHold struct {
 	volume string // "": it is made
 	node   string
@@ -48,7 +49,8 @@ type claimHold struct {
 // Node returns the node on which the pod has its volumes.
 func (r *Reservation) Node() string { return r.node }
 
-// Volumes returns the existing volumes that the pod's claims are to be bound to. A claim that is not in it is bound, or gets a new one.
+// Volumes returns the existing volumes to which the pod's claims will be bound. It omits claims that are bound or get a
+// new volume.
 func (r *Reservation) Volumes() map[types.NamespacedName]string {
 	volumes := map[types.NamespacedName]string{}
 	for _, c := range r.choices {
@@ -59,9 +61,9 @@ func (r *Reservation) Volumes() map[types.NamespacedName]string {
 	return volumes
 }
 
-// Reserve takes what a pod needs on a node, so that no other pod gets it. It decides anew: what Find returned may have changed. The
-// error is a [*PodError], a [*RefusalError], or matches [ErrReserved]; of a pod without a name it matches [volume.ErrInvalid]. It does
-// no I/O, and keeps nothing of p.
+// Reserve reserves a pod's volumes, capacity and attach limits on a node: no other pod gets them. It decides again,
+// because the state may have changed since Find. The error is a [*PodError], a [*RefusalError], or matches
+// [ErrReserved]; for a pod without a name it matches [volume.ErrInvalid]. Reserve does no I/O, and keeps nothing of p.
 func (s *Scheduler) Reserve(p *v1.Pod, node string) (*Reservation, error) {
 	if p == nil || p.Name == "" {
 		return nil, fmt.Errorf("reserve node %q: the pod has no name: %w", node, volume.ErrInvalid)
@@ -106,7 +108,7 @@ func (s *Scheduler) reserve(p *v1.Pod, node string) (*Reservation, *Result, erro
 	return r, nil, nil
 }
 
-// choicesAt returns what the claims get that are not bound yet, on the node at place i.
+// choicesAt returns the choices for the unbound claims on the node with index i.
 func (p *placing) choicesAt(i int) []choice {
 	var choices []choice
 	for at := range p.needs {
@@ -123,7 +125,7 @@ func (p *placing) choicesAt(i int) []choice {
 	return choices
 }
 
-// reserve takes what a reservation has chosen for its pod.
+// reserve enters the choices of a reservation.
 func (x *index) reserve(r *Reservation, p *v1.Pod) {
 	for _, c := range r.choices {
 		x.addHold(c, r.node)
@@ -145,7 +147,7 @@ func (x *index) addHold(c choice, node string) {
 	x.recountClaim(c.name)
 }
 
-// hold keeps a volume that names no claim for one.
+// hold reserves a volume that names no claim for a claim.
 func (x *index) hold(c choice) {
 	v := x.volumes[c.volume]
 	if v == nil || v.object.Spec.ClaimRef != nil {
@@ -169,8 +171,8 @@ func (x *index) dropHold(name types.NamespacedName, hold *claimHold) {
 	x.recountClaim(name)
 }
 
-// checkHold ends what is kept for a claim that is gone, or that got another volume. What it got of what is kept stays so until the
-// volume itself shows it.
+// checkHold ends the reservation for a claim that is gone, or that got another volume. If the claim got its reserved
+// volume, the volume stays reserved until its own object shows the claim.
 func (x *index) checkHold(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
 	hold := x.claimHolds[name]
 	if hold != nil && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != hold.volume) {
@@ -178,7 +180,7 @@ func (x *index) checkHold(name types.NamespacedName, claim *v1.PersistentVolumeC
 	}
 }
 
-// end undoes reserve. What the store shows stays.
+// end undoes reserve. The state of the store stays.
 func (x *index) end(r *Reservation) {
 	if r.ended {
 		return
@@ -201,8 +203,8 @@ func (x *index) end(r *Reservation) {
 	r.notify()
 }
 
-// settleReservations ends the reservations of a pod that the store shows on a node, ended or gone. It returns those whose pod is not on
-// their node.
+// settleReservations ends the reservations of a pod that the store shows on a node, ended or gone. It returns those
+// whose pod is not on their node.
 func (x *index) settleReservations(name types.NamespacedName, now *v1.Pod) (released []*Reservation) {
 	for key, r := range x.reservations {
 		if key.name != name {
@@ -228,8 +230,8 @@ func (r *Reservation) notify() {
 	}
 }
 
-// Release gives back what is reserved. What Bind has written stays in the store: the volume is the claim's then, and the next Find
-// goes by it. Only the first call does something, and none of a Reservation that [Scheduler.Reserve] did not return.
+// Release ends the reservation. Bind's writes stay in the store: the volume then belongs to the claim, and the next
+// Find uses it. Only the first call has an effect, and none on a Reservation that [Scheduler.Reserve] did not return.
 func (r *Reservation) Release() {
 	if r == nil || r.scheduler == nil {
 		return

@@ -14,24 +14,24 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// Reason is why a pod cannot have its volumes, on one node or anywhere.
+// Reason is the reason why a pod cannot have its volumes, on one node or anywhere.
 type Reason uint8
 
 // The reasons of a node. Only the last four can go away when pods go; see [RefusalError.Preemptable].
 const (
 	// VolumeMissing says that a claim is bound to a volume that does not exist.
 	VolumeMissing Reason = iota + 1
-	// NodeAffinity says that a claim's volume cannot be had on the node.
+	// NodeAffinity says that the node affinity of a claim's volume excludes the node.
 	NodeAffinity
 	// Zone says that a claim's volume is in another zone or region.
 	Zone
-	// SelectedElsewhere says that a claim's volume is being made for another node.
+	// SelectedElsewhere says that a claim's volume is being provisioned for another node.
 	SelectedElsewhere
-	// NoVolume says that no existing volume fits a claim on the node, and that none can be made.
+	// NoVolume says that no existing volume fits a claim on the node, and that its class provisions none for it.
 	NoVolume
 	// NoTopology says that the class of a claim allows no volumes on the node.
 	NoTopology
-	// NoCapacity says that too little storage is left for new volumes.
+	// NoCapacity says that the free capacity is too small for new volumes.
 	NoCapacity
 	// InUseByPod says that another pod uses a claim that is for one pod alone.
 	InUseByPod
@@ -39,7 +39,7 @@ const (
 	InUseOnOtherNode
 	// DiskConflict says that a pod on the node uses an inline disk that cannot be shared.
 	DiskConflict
-	// AttachLimit says that a driver cannot attach as many volumes to the node.
+	// AttachLimit says that the pod's volumes exceed a driver's attach limit on the node.
 	AttachLimit
 	// NodeUnknown says that there was no such node.
 	NodeUnknown
@@ -49,7 +49,7 @@ const (
 const (
 	// ClaimMissing says that a claim does not exist.
 	ClaimMissing Reason = iota + 32
-	// ClaimNotMade says that the claim of an ephemeral volume was not made yet. That is usual for a new pod.
+	// ClaimNotMade says that the claim of an ephemeral volume does not exist yet. That is usual for a new pod.
 	ClaimNotMade
 	// ClaimNotOwned says that the claim of an ephemeral volume was not made for the pod.
 	ClaimNotOwned
@@ -59,7 +59,7 @@ const (
 	ClaimDeleted
 	// ClaimUnbound says that a claim is not bound, and does not wait for a consumer.
 	ClaimUnbound
-	// SelectorMalformed says that the selector of a claim cannot be read.
+	// SelectorMalformed says that the selector of a claim is malformed.
 	SelectorMalformed
 )
 
@@ -79,19 +79,19 @@ func (r Reason) String() string {
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
 
-// PodError says why a pod can have its volumes nowhere, as long as the claim is as it is.
+// PodError says why a pod can have its volumes on no node until the claim changes.
 type PodError struct {
-	// Reason is one of those of the pod as a whole.
+	// Reason is a reason of the pod as a whole.
 	Reason Reason
-	// Pod and Claim are which.
+	// Pod and Claim are the names of the pod and the claim.
 	Pod, Claim types.NamespacedName
-	// Volume is the claim's, "" when it does not matter.
+	// Volume is the claim's volume; "" if it does not matter.
 	Volume string
 	// Err is the cause, nil for none.
 	Err error
 }
 
-// Error says what is wrong and what to do.
+// Error names the fault and what to do.
 func (e *PodError) Error() string {
 	return fmt.Sprintf("pod %q: claim %q: %s", e.Pod, e.Claim, e.why())
 }
@@ -123,10 +123,10 @@ func (e *PodError) Unwrap() error {
 	return e.Err
 }
 
-// verdict is the answer for one node.
+// verdict is the result for one node.
 type verdict struct {
 	reasons uint16 // a bit for each reason of a node
-	main    Reason // the first that was found; zero where the pod can have its volumes
+	main    Reason // the first reason found; zero if the pod can have its volumes
 	score   uint8
 	claim   int16 // that main is about
 	driver  int16 // that main is about
@@ -141,8 +141,8 @@ func (v *verdict) refuse(reason Reason, claim int) {
 	v.reasons |= 1 << reason
 }
 
-// Result is where a pod can have its volumes, as it was when Find returned it. Its methods may be called from several goroutines at
-// once.
+// Result holds the nodes on which a pod can have its volumes, at the time of Find. Its methods may be called from
+// several goroutines at once.
 type Result struct {
 	scheduler *Scheduler
 	pod       podKey
@@ -155,14 +155,14 @@ type Result struct {
 	disks     []v1.Volume
 }
 
-// claimName is a claim and the volume that it has, or that is kept for it.
+// claimName is a claim and the volume that it has, or that is reserved for it.
 type claimName struct {
 	name   types.NamespacedName
 	volume string
 	class  string
 }
 
-// Nodes returns the names of the nodes where the pod can have its volumes.
+// Nodes returns the names of the nodes on which the pod can have its volumes.
 func (r *Result) Nodes() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for slot, name := range r.names {
@@ -182,8 +182,8 @@ func (r *Result) Len() int {
 	return n
 }
 
-// Score returns how good a node is, from 0 to 100, by [Options.Score]; 0 for a node that cannot have the pod, and everywhere when
-// nothing is to be bound.
+// Score returns the score of a node, from 0 to 100, by [Options.Score]; 0 for a node that cannot have the pod, and for
+// all nodes if no claim waits to be bound.
 func (r *Result) Score(node string) int {
 	slot, there := r.slotOf(node)
 	if !there || r.verdicts[slot].main != 0 {
@@ -202,7 +202,7 @@ func (r *Result) slotOf(node string) (int, bool) {
 	return at, at >= 0 && node != ""
 }
 
-// Why returns why the pod cannot have its volumes on a node, nil when it can.
+// Why returns why the pod cannot have its volumes on a node; nil if it can.
 func (r *Result) Why(node string) *RefusalError {
 	slot, there := r.slotOf(node)
 	if !there {
@@ -238,31 +238,32 @@ func (r *Result) Why(node string) *RefusalError {
 
 // RefusalError says why a pod cannot have its volumes on one node.
 type RefusalError struct {
-	// Node and Pod are which.
+	// Node and Pod are the names of the node and the pod.
 	Node string
 	Pod  types.NamespacedName
-	// Reason is the first that was found, Reasons are all that were looked for. What does not matter any more after another reason
-	// is not looked for.
+	// Reason is the first reason found. Reasons are all reasons found; a check that no longer matters after another
+	// reason is omitted.
 	Reason  Reason
 	Reasons []Reason
-	// Claim, Volume and Class are what Reason is about, empty when it is about none.
+	// Claim, Volume and Class are the subject of Reason; empty if it has none.
 	Claim         types.NamespacedName
 	Volume, Class string
-	// Driver is the one whose limit is exceeded, InUse and Limit are how many volumes it has on the node and can have.
+	// Driver is the driver whose limit is exceeded; InUse and Limit are its volumes on the node and its limit.
 	Driver       string
 	InUse, Limit int
-	// Pods are those that stand in the way, for a reason that goes away when pods go. Of AttachLimit some of them are enough.
+	// Pods are the pods that cause a reason that ends with them. For AttachLimit, the removal of some of them is
+	// enough.
 	Pods []types.NamespacedName
 }
 
-// Preemptable reports whether the pod could have its volumes on the node if pods went: those of Pods.
+// Preemptable reports whether the pod could have its volumes on the node without Pods.
 func (e *RefusalError) Preemptable() bool {
 	return len(e.Pods) > 0 && !slices.ContainsFunc(e.Reasons, func(r Reason) bool {
 		return r != InUseByPod && r != InUseOnOtherNode && r != DiskConflict && r != AttachLimit
 	})
 }
 
-// Error says it in words for a user.
+// Error explains the refusal for a user.
 func (e *RefusalError) Error() string {
 	return fmt.Sprintf("pod %q cannot run on node %q: %s", e.Pod, e.Node, e.why())
 }

@@ -14,21 +14,21 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// failures ends the waits of Mount calls whose volume cannot be made available: Docker then shows the cause at once. It observes the
-// volume manager. The zero value is ready.
+// failures ends the waits of Mount calls whose volume cannot be set up: Docker then shows the cause at once. It
+// observes the volume manager. The zero value is ready.
 type failures struct {
 	mu      sync.Mutex
 	waiting map[*waiter]struct{}
 }
 
-// waiter is one Mount call that waits.
+// waiter is one waiting Mount call.
 type waiter struct {
 	pod    volume.UniquePodName
 	volume v1.UniqueVolumeName
 	end    context.CancelCauseFunc
 }
 
-// finalError is why a volume cannot be made available.
+// finalError is the reason why a volume cannot be set up.
 type finalError struct{ err error }
 
 func (e *finalError) Error() string { return e.err.Error() }
@@ -68,14 +68,14 @@ func (f *failures) OperationFinished(o operationexecutor.OperationInfo, r operat
 	}
 }
 
-// endsMount reports whether an operation has failed so that another attempt will not help. One that found something in use may work
-// when what an earlier use has left is gone. The manager calls each attachment uncertain that the plugin refused: it undoes that when
-// the use is taken back.
+// endsMount reports whether an operation has failed so that a retry will not help. A retry after an ErrInUse may
+// succeed, when an earlier use has ended. The manager counts every refused attachment as uncertain, and undoes it when
+// the use is removed.
 func endsMount(kind operationexecutor.OperationKind, r operationexecutor.Result) bool {
 	if errors.Is(r.Err, volume.ErrInUse) {
 		return false
 	}
-	switch kind { //nolint:exhaustive // no other operation makes a volume available
+	switch kind { //nolint:exhaustive // no other operation sets a volume up
 	case operationexecutor.OpMount:
 		return r.Class == operationexecutor.Final
 	case operationexecutor.OpAttach:

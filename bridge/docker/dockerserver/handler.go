@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	// maxRequest is how many bytes a request may have.
+	// maxRequest is the largest size of a request in bytes.
 	maxRequest = 64 << 10
-	// maxCalls is how many calls run at once.
+	// maxCalls is the number of concurrent calls.
 	maxCalls = 64
-	// maxError is how many bytes of an error are shown.
+	// maxError is the largest shown length of an error in bytes.
 	maxError = 2 << 10
 )
 
 var errTooManyCalls = fmt.Errorf("too many calls at once: try again: %w", volume.ErrTransient)
 
-// service is around every call.
+// service wraps every call.
 type service struct {
 	timeout time.Duration
 	logger  *slog.Logger
-	free    chan struct{} // has an element for each call that runs
+	free    chan struct{} // has an element for each running call
 }
 
-// newHandler returns what answers the calls of the protocol.
+// newHandler returns the handler of the protocol's calls.
 func newHandler(v *volumes, o Options, logger *slog.Logger) http.Handler {
 	s := &service{timeout: o.CallTimeout, logger: logger, free: make(chan struct{}, maxCalls)}
 	mux := http.NewServeMux()
@@ -60,7 +60,7 @@ func capabilities(context.Context, protocol.Nothing) (scope protocol.Scope, err 
 	return scope, nil
 }
 
-// serve has one path answered by f.
+// serve registers f for one path.
 func serve[Q, A any](mux *http.ServeMux, s *service, path string, f func(context.Context, Q) (A, error)) {
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), s.timeout)
@@ -122,10 +122,10 @@ func reply(w http.ResponseWriter, status int, answer any) {
 	}
 	w.Header().Set("Content-Type", protocol.ContentType)
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the caller has gone if this fails; its next call finds the effect
+	_, _ = w.Write(body) // if this fails, the caller has closed the connection; its next call finds the effect
 }
 
-// cut shortens a text to what is shown.
+// cut shortens a text to maxError bytes.
 func cut(text string) string {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) <= maxError {
@@ -138,7 +138,7 @@ func cut(text string) string {
 	return text[:end] + "..."
 }
 
-// log tells of calls that change something, and of failures.
+// log logs failures, and calls that change something.
 func (s *service) log(ctx context.Context, path string, took time.Duration, err error) {
 	level := slog.LevelInfo
 	switch path {

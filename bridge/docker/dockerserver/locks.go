@@ -9,19 +9,19 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// locks are the names of volumes that calls have for themselves. The zero value is ready.
+// locks holds the locks of volumes' names. The zero value is ready.
 type locks struct {
 	mu   sync.Mutex
 	held map[string]*lock
 }
 
 type lock struct {
-	free  chan struct{} // has an element while nobody has the lock
-	users int           // who have it or wait for it
+	free  chan struct{} // has an element while the lock is free
+	users int           // calls that hold it or wait for it
 }
 
-// exclusively calls f while no other call has the name, and waits for that until ctx ends. If f returns with a call of the plugin
-// abandoned, the name is taken until that call has ended, by a goroutine that ends with it.
+// exclusively calls f with the lock of name. It waits for the lock until ctx ends. If f returns with an abandoned call
+// of the plugin, a goroutine keeps the lock until that call has ended.
 func (l *locks) exclusively(ctx context.Context, name string, f func() error) (err error) {
 	one := l.join(name)
 	select {
@@ -67,6 +67,6 @@ func (l *locks) release(name string, one *lock, after <-chan struct{}) {
 		}()
 		return
 	}
-	one.free <- struct{}{} // never waits: it has room for one, and we had it
+	one.free <- struct{}{} // never blocks: its capacity is one, and the lock was held
 	l.leave(name, one)
 }

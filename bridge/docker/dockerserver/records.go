@@ -18,7 +18,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// step is how far the life of a volume has come.
+// step is the step in the life of a volume.
 type step string
 
 const (
@@ -27,16 +27,16 @@ const (
 	deleting step = "deleting" // it may be there, whole or not
 )
 
-// volumeRecord is a volume that Create was called for.
+// volumeRecord is a volume of a Create call.
 type volumeRecord struct {
 	Step step
 	Name string
-	// Options is a digest of those of Create, whose values may be secret.
+	// Options is a digest of Create's options, whose values may be secret.
 	Options string
-	// PV is the volume once it is made. A volume of a pod has Volume in its place.
+	// PV is the created volume. A volume of a pod has Volume instead.
 	PV     *v1.PersistentVolume `json:",omitempty"`
 	Volume *v1.Volume           `json:",omitempty"`
-	// Created is when it was made, in RFC 3339.
+	// Created is the time of its creation, in RFC 3339.
 	Created string `json:",omitempty"`
 }
 
@@ -47,19 +47,19 @@ func (v volumeRecord) spec() *volume.Spec {
 	return volume.NewSpecFromVolume(v.Volume)
 }
 
-// useRecord says which uses a volume has in this boot.
+// useRecord holds the uses of a volume in this boot.
 type useRecord struct {
 	Boot string
 	Name string
 	IDs  []string
-	// Path is what Mount answered last; empty before its first answer.
+	// Path is Mount's last answer; empty before the first.
 	Path string `json:",omitempty"`
 	// Mounted is what was mounted at Path then (see mountLine); empty if nothing was.
 	Mounted string `json:",omitempty"`
 }
 
-// table is the records of one kind, in memory and on disk. Its methods may be called from several goroutines at once, but those
-// that write the same key must take turns.
+// table holds the records of one kind, in memory and on disk. Its methods may be called from several goroutines at
+// once, but only one may write a key at a time.
 type table[T any] struct {
 	dir *record.Dir
 
@@ -105,7 +105,7 @@ func (t *table[T]) get(name string) (T, bool) {
 	return row, ok
 }
 
-// all returns the rows in the order of their names.
+// all returns the rows sorted by name.
 func (t *table[T]) all() []T {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,7 +116,7 @@ func (t *table[T]) all() []T {
 	return rows
 }
 
-// put returns when the row is on record.
+// put writes the row in memory and on disk.
 func (t *table[T]) put(name string, row T) error {
 	payload, err := json.Marshal(row)
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *table[T]) remove(name string) error {
 	return nil
 }
 
-// records are the volumes, which survive a reboot, and their uses, which do not.
+// records are the volumes, which survive a reboot, and their uses, which end with the boot.
 type records struct {
 	boot    string
 	volumes *table[volumeRecord]
@@ -176,7 +176,7 @@ func openRecords(o Options) (*records, error) {
 	return r, nil
 }
 
-// forgetBoots removes the uses of earlier boots: no container of theirs is alive.
+// forgetBoots removes the uses of earlier boots, whose containers have ended.
 func (r *records) forgetBoots() error {
 	var errs []error
 	for _, u := range r.uses.all() {
@@ -189,7 +189,7 @@ func (r *records) forgetBoots() error {
 
 func (r *records) close() error { return errors.Join(r.volumes.dir.Close(), r.uses.dir.Close()) }
 
-// addUse puts an id on record.
+// addUse records an id.
 func (r *records) addUse(name, id string) error {
 	u, _ := r.uses.get(name)
 	if slices.Contains(u.IDs, id) {
@@ -199,7 +199,7 @@ func (r *records) addUse(name, id string) error {
 	return r.uses.put(name, u)
 }
 
-// setPath puts on record where the volume is, and what is mounted there.
+// setPath records the path of a volume, and what is mounted there.
 func (r *records) setPath(name, path, mounted string) error {
 	u, _ := r.uses.get(name)
 	if u.Path == path && u.Mounted == mounted {
@@ -209,7 +209,7 @@ func (r *records) setPath(name, path, mounted string) error {
 	return r.uses.put(name, u)
 }
 
-// dropUse takes an id off the record, and reports how many are left.
+// dropUse removes an id from the record, and returns the number of the others.
 func (r *records) dropUse(name, id string) (left int, err error) {
 	u, ok := r.uses.get(name)
 	if !ok {
@@ -225,7 +225,7 @@ func (r *records) dropUse(name, id string) (left int, err error) {
 	return len(u.IDs), r.uses.put(name, u)
 }
 
-// bootID returns what the kernel calls this boot.
+// bootID returns the kernel's id of this boot.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

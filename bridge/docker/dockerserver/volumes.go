@@ -27,7 +27,7 @@ const (
 	fsTypeOption = "fsType"
 )
 
-// volumes makes and removes volumes, and gives them to their users. Calls for one volume take turns.
+// volumes creates, mounts, unmounts and removes volumes. Calls for one volume run one after the other.
 type volumes struct {
 	options Options
 	plugin  volume.VolumePlugin
@@ -39,7 +39,7 @@ type volumes struct {
 	locks   locks
 }
 
-// volumeName is what Docker lets a volume's name be, with a length that a request cannot exceed.
+// volumeName matches Docker's names of volumes, with a length that fits a request.
 var volumeName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}$`)
 
 func checkName(name string) error {
@@ -53,7 +53,7 @@ func noSuchVolume(name string) error {
 	return fmt.Errorf("volume %s: %w: create it first", volume.Quote(name), volume.ErrNotFound)
 }
 
-// create makes a volume, once for each name.
+// create creates one volume for each name.
 func (s *volumes) create(ctx context.Context, r protocol.Creation) (protocol.Nothing, error) {
 	if err := checkName(r.Name); err != nil {
 		return protocol.Nothing{}, err
@@ -90,12 +90,12 @@ func (s *volumes) createLocked(ctx context.Context, r protocol.Creation) error {
 	return s.node.know(ctx, v)
 }
 
-// refused reports whether an error says of itself that there is no effect, whatever an earlier attempt has done.
+// refused reports whether an error proves that there is no effect, also of earlier attempts.
 func refused(err error) bool {
 	return errors.Is(err, volume.ErrInfeasible) || errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrUnsupported)
 }
 
-// make returns the volume that a request asks for, made.
+// make creates and returns the volume of a request.
 func (s *volumes) make(ctx context.Context, r protocol.Creation) (*volume.Spec, error) {
 	if s.options.Source != nil {
 		return s.sourceOf(r)
@@ -121,7 +121,7 @@ func (s *volumes) make(ctx context.Context, r protocol.Creation) (*volume.Spec, 
 	return volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false), nil
 }
 
-// sourceOf asks the program what the volume is.
+// sourceOf calls Options.Source.
 func (s *volumes) sourceOf(r protocol.Creation) (*volume.Spec, error) {
 	spec, err := s.options.Source(r.Name, maps.Clone(r.Opts))
 	switch {
@@ -139,7 +139,7 @@ func (s *volumes) sourceOf(r protocol.Creation) (*volume.Spec, error) {
 	return volume.NewSpecFromPersistentVolume(pv, false), nil
 }
 
-// volumeOptions are what the plugin is asked for. Parameters that it does not know the plugin refuses.
+// volumeOptions returns the options for the plugin, which refuses unknown parameters.
 func (s *volumes) volumeOptions(r protocol.Creation) (volume.VolumeOptions, error) {
 	parameters := maps.Clone(s.options.Parameters)
 	if parameters == nil {
@@ -177,7 +177,7 @@ func (s *volumes) volumeOptions(r protocol.Creation) (volume.VolumeOptions, erro
 	}, nil
 }
 
-// accessMode is what this machine needs: writing on one node, if the plugin knows that.
+// accessMode returns the access mode for one writing node, if the plugin supports it.
 func (s *volumes) accessMode() v1.PersistentVolumeAccessMode {
 	plugin, ok := s.plugin.(volume.PersistentVolumePlugin)
 	if !ok {
@@ -190,7 +190,7 @@ func (s *volumes) accessMode() v1.PersistentVolumeAccessMode {
 	return modes[0]
 }
 
-// sizeOf reads a size in bytes, such as 1Gi or 500M.
+// sizeOf parses a size in bytes, such as 1Gi or 500M.
 func sizeOf(text string) (resource.Quantity, error) {
 	size, err := resource.ParseQuantity(text)
 	if err != nil || size.Sign() <= 0 || size.MilliValue()%1000 != 0 {
@@ -207,7 +207,7 @@ func optionsDigest(options map[string]string) string {
 	return digest(parts...)
 }
 
-// remove removes a volume for good.
+// remove deletes a volume and its record.
 func (s *volumes) remove(ctx context.Context, r protocol.Name) (protocol.Nothing, error) {
 	if err := checkName(r.Name); err != nil {
 		return protocol.Nothing{}, err
@@ -240,7 +240,7 @@ func (s *volumes) removeLocked(ctx context.Context, name string) error {
 	return s.records.volumes.remove(name)
 }
 
-// endUses forgets ids that Docker has forgotten: it would not remove a volume that it knows to be in use.
+// endUses removes the ids that Docker has forgotten: Docker does not remove a volume that it knows to be in use.
 func (s *volumes) endUses(v volumeRecord) error {
 	u, ok := s.records.uses.get(v.Name)
 	if !ok {
@@ -253,7 +253,7 @@ func (s *volumes) endUses(v volumeRecord) error {
 	return s.records.uses.remove(v.Name)
 }
 
-// delete has the plugin delete the storage, on record.
+// delete records the deletion and has the plugin delete the storage.
 func (s *volumes) delete(ctx context.Context, v volumeRecord) error {
 	plugin, ok := s.plugin.(volume.DeletableVolumePlugin)
 	if !ok {
@@ -268,14 +268,14 @@ func (s *volumes) delete(ctx context.Context, v volumeRecord) error {
 		return volume.Transient(err)
 	}
 	err = s.calls.Do(ctx, abandonable.Key{Path: v.Name}, deleter.Delete)
-	if errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err) { // it was left whole
+	if errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err) { // nothing of it was deleted
 		v.Step = made
 		return errors.Join(err, s.records.volumes.put(v.Name, v))
 	}
 	return err
 }
 
-// mount gives a volume to one more user.
+// mount adds a user to a volume.
 func (s *volumes) mount(ctx context.Context, r protocol.Use) (mounted protocol.Mounted, err error) {
 	if err := checkUse(r); err != nil {
 		return mounted, err
@@ -300,7 +300,7 @@ func (s *volumes) mountLocked(ctx context.Context, r protocol.Use) (path string,
 	}
 	path, err = s.node.setUp(ctx, v)
 	if err == nil {
-		err = ctx.Err() // nobody would get the answer, and send Unmount
+		err = ctx.Err() // Docker would not get the answer, and would not send Unmount
 	}
 	if err != nil {
 		return "", errors.Join(err, s.dropUse(v, r.ID))
@@ -312,7 +312,7 @@ func (s *volumes) mountLocked(ctx context.Context, r protocol.Use) (path string,
 	return path, s.records.setPath(r.Name, path, what)
 }
 
-// dropUse takes an id off the record. With the last one the manager begins to take the volume away.
+// dropUse removes an id from the record. After the last one the manager starts to tear the volume down.
 func (s *volumes) dropUse(v volumeRecord, id string) error {
 	left, err := s.records.dropUse(v.Name, id)
 	if err != nil || left > 0 {
@@ -321,7 +321,7 @@ func (s *volumes) dropUse(v volumeRecord, id string) error {
 	return s.node.release(v)
 }
 
-// unmount takes a volume from one user.
+// unmount removes a user from a volume.
 func (s *volumes) unmount(ctx context.Context, r protocol.Use) (protocol.Nothing, error) {
 	if err := checkUse(r); err != nil {
 		return protocol.Nothing{}, err
@@ -350,7 +350,7 @@ func checkUse(r protocol.Use) error {
 	return checkName(r.Name)
 }
 
-// path returns where a volume is, or "" while it is not in use.
+// path returns the path of a volume, or "" while it is not in use.
 func (s *volumes) path(_ context.Context, r protocol.Name) (protocol.Mounted, error) {
 	v, err := s.known(r.Name)
 	return protocol.Mounted{Mountpoint: v.Mountpoint}, err
@@ -371,7 +371,7 @@ func (s *volumes) known(name string) (protocol.Volume, error) {
 	return shown, nil
 }
 
-// list returns every volume. One that is being made is not there yet.
+// list returns every volume, without those that are being created.
 func (s *volumes) list(context.Context, protocol.Nothing) (protocol.Listed, error) {
 	listed := protocol.Listed{Volumes: []protocol.Volume{}}
 	for _, v := range s.records.volumes.all() {
