@@ -11,7 +11,7 @@
 #   ./test.sh modules      only the modules of their own: the bridges, and the examples of a plugin and of a cluster
 #   ./test.sh soak         ten minutes of load, ten of a cluster whose processes are killed, the agent of
 #                          examples/orchestrator killed at every step and with every failed call, CSI drivers, their
-#                          agents and a Docker driver likewise, and the simulation for as long as it takes: a million
+#                          agents and a Docker driver likewise, 100 pods on containerd, and the simulation for as long as it takes: a million
 #                          seeds, schedules of depth 6
 #   ./test.sh guest        only the tests of NFS and of the device mapper, on a kernel that has them, in a guest; as root
 #   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
@@ -48,6 +48,8 @@ needs=(
   busybox:busybox-static
   chromium-headless-shell:chromium-headless-shell
   dockerd:docker.io
+  ctr:containerd # docker.io brings it, and runc, too
+  runc:runc
 )
 
 missing_packages() {
@@ -133,7 +135,7 @@ check_vet() {
 }
 
 # Modules of their own, as those of somebody else are: what they need is no burden of the library.
-modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/kube/snapshottest bridge/prometheus bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver tools)
+modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/kube/snapshottest bridge/prometheus bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver examples/containerd tools)
 
 # What was released and is gone breaks somebody's program.
 check_api() {
@@ -405,6 +407,12 @@ run_docker() {
   DOCKERDRIVER_ALL=1 go test -count=1 -timeout 0 -v ./examples/dockerdriver ./bridge/docker/dockerdriver | grep -vE '^=== |^PASS$'
 }
 
+# The tests start a few pods at once; this is a hundred.
+run_containerd() {
+  step "containerd: a hundred pods at once"
+  (cd examples/containerd && CONTAINERD_ALL=1 go test -count=1 -timeout 0 -v . | grep -vE '^=== |^PASS$')
+}
+
 # With the race detector the tests do a tenth of it.
 run_cycles() {
   step "the quickstart's pod, set up and torn down a thousand times"
@@ -458,6 +466,7 @@ soak)
   run_faults
   run_csi_kills
   run_docker
+  run_containerd
   run_simulation 1000000 6 10000 0
   ;;
 guest) run_guest ;;
