@@ -9,9 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -61,6 +58,8 @@ type Journal struct {
 	// Disk is what Open finds. It may be replaced before that.
 	Disk Disk
 
+	table
+
 	options Options
 	// bootID, runtime and state are set once, by Open, before the first operation. runtime holds mounts, state attachments. They
 	// are the same when there is no state directory.
@@ -71,15 +70,6 @@ type Journal struct {
 	turns keylock.Locks[v1.UniqueVolumeName]
 	// removals keeps those apart who remove what is at a path, and who are about to use it.
 	removals pathLocks
-	mu       sync.Mutex
-	// entries are the records as they are on disk: those of volumes, and those that pods have for themselves. Who has the turn of a
-	// volume may change its entries.
-	entries map[podvolume.Key]*entry
-	// replaced is what was on record, and is not now, or is another thing, until orphans are looked for; nil after that.
-	replaced *Recorded
-	// stale holds the records whose last change may not be on disk. late holds its one key when they have to be written.
-	stale map[podvolume.Key]struct{}
-	late  *workqueue.Queue[struct{}]
 }
 
 var _ operationexecutor.Journal = (*Journal)(nil)
@@ -96,8 +86,10 @@ type entry struct {
 func New(o Options) *Journal {
 	return &Journal{
 		Disk: Disk{OpenDir: OpenDir, BootID: bootID}, options: o,
-		entries: make(map[podvolume.Key]*entry), stale: make(map[podvolume.Key]struct{}),
-		late: workqueue.New[struct{}](), replaced: newRecorded(0),
+		table: table{
+			entries: make(map[podvolume.Key]*entry), stale: make(map[podvolume.Key]struct{}),
+			late: workqueue.New[struct{}](), replaced: newRecorded(0),
+		},
 	}
 }
 
@@ -225,16 +217,6 @@ func (j *Journal) notWritten(h podvolume.Key, err error) {
 	j.options.Logger.Warn("a record could not be written, and will be later", "volume", h.Volume, "error", err)
 }
 
-// IsBehind reports whether there are records that could not be written.
-func (j *Journal) IsBehind() bool { return len(j.behind()) > 0 }
-
-// behind returns the records that could not be written.
-func (j *Journal) behind() []podvolume.Key {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return slices.Collect(maps.Keys(j.stale))
-}
-
 // begin takes the turn of a volume, which release ends, and returns the entry of an intent and a record to be changed.
 func (j *Journal) begin(ctx context.Context, intent operationexecutor.Intent) (e entry, next Record, release func(), err error) {
 	release, ok := j.turns.Take(ctx.Done(), intent.VolumeName)
@@ -307,40 +289,4 @@ func put(dir Dir, key string, r Record) error {
 // HasAttachment reports whether this node has, or may have, attached a volume by itself. Without records it has not.
 func (j *Journal) HasAttachment(name v1.UniqueVolumeName) bool {
 	return j != nil && j.ofVolume(name).record.Attachment != nil
-}
-
-// ofVolume returns the record of a volume, without the pods that have one of their own.
-func (j *Journal) ofVolume(name v1.UniqueVolumeName) entry {
-	return j.entryOf(podvolume.Key{Volume: name})
-}
-
-func (j *Journal) entryOf(h podvolume.Key) entry {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if e := j.entries[h]; e != nil {
-		return *e
-	}
-	return entry{at: h}
-}
-
-// enter keeps what the files say, or should say, until no trace is left of the volume.
-func (j *Journal) enter(e entry) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if old := j.entries[e.at]; old != nil {
-		j.replaced.add(old.record)
-	}
-	if e.stale {
-		if len(j.stale) == 0 {
-			j.late.AddAt(struct{}{}, retry.At(1))
-		}
-		j.stale[e.at] = struct{}{}
-	} else if len(j.stale) > 0 {
-		delete(j.stale, e.at)
-	}
-	if e.record.isEmpty() && !e.stale {
-		delete(j.entries, e.at)
-		return
-	}
-	j.entries[e.at] = &e
 }

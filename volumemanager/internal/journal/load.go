@@ -81,15 +81,6 @@ func (v *loadedVolume) add(l loadedRecord, bootID string) {
 	v.Found = Found{Record: merge(v.Record, l.Record.afterBoot(bootID)), Spec: l.Spec, Unproven: v.Unproven || l.Unproven}
 }
 
-// expect makes room for records.
-func (j *Journal) expect(n int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.entries) == 0 {
-		j.entries = make(map[podvolume.Key]*entry, n)
-	}
-}
-
 // loadedRecord is a record that was read, or the error of its read.
 type loadedRecord struct {
 	Found

@@ -6,7 +6,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
@@ -39,44 +38,6 @@ func (r Record) ownPod(key string) types.UID {
 		}
 	}
 	return ""
-}
-
-// home returns the record that an intent changes: the volume's, or the pod's own. The caller holds the volume's lock in
-// turns.
-func (j *Journal) home(intent operationexecutor.Intent) podvolume.Key {
-	whole := podvolume.Key{Volume: intent.VolumeName}
-	if partOf(intent) != partSetUp {
-		return whole
-	}
-	own := podvolume.Key{Volume: intent.VolumeName, Pod: volume.UniquePodName(intent.PodUID)}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.entries[own] != nil {
-		return own
-	}
-	e := j.entries[whole]
-	if e == nil || len(e.record.Pods) < podsInRecord || e.record.Pods[intent.PodUID] != nil {
-		return whole
-	}
-	return own
-}
-
-// SetUpOf returns the recorded set-up of a volume for a pod; nil if there is none.
-func (j *Journal) SetUpOf(name v1.UniqueVolumeName, uid types.UID) *SetUp {
-	if own := j.entryOf(podvolume.Key{Volume: name, Pod: volume.UniquePodName(uid)}); own.record.Pods[uid] != nil {
-		return own.record.Pods[uid]
-	}
-	return j.ofVolume(name).record.Pods[uid]
-}
-
-// withoutOwn removes from the record of a volume the pods that have a record of their own. Their own record is the later
-// one: a pod gets it only when the record of the volume does not hold the pod. Only the caller uses the map of r's pods.
-func (j *Journal) withoutOwn(r *Record) {
-	for uid := range r.Pods {
-		if len(j.entryOf(podvolume.Key{Volume: r.Volume, Pod: volume.UniquePodName(uid)}).record.Pods) > 0 {
-			delete(r.Pods, uid)
-		}
-	}
 }
 
 // enterOwn enters a pod's own record, and returns the volume with that pod. Only the caller uses the map of the volume's

@@ -2,12 +2,10 @@ package journal
 
 import (
 	"context"
-	"maps"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount/loop"
-	"github.com/volumekit/volumekit/volumemanager/internal/paths"
 )
 
 // Recorded holds the paths and devices that are on record.
@@ -48,72 +46,6 @@ func (r *Recorded) Accounts(d loop.Device) bool {
 	_, byPath := r.devices[d.Path]
 	_, byLabel := r.labels[d.Label]
 	return byPath || byLabel
-}
-
-// Recorded returns the paths and devices that are on record now.
-func (j *Journal) Recorded() *Recorded {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.addAll(newRecorded(len(j.entries)))
-}
-
-// addAll enters all records. The caller holds Journal.mu.
-func (j *Journal) addAll(r *Recorded) *Recorded {
-	for _, e := range j.entries {
-		r.add(e.record)
-	}
-	return r
-}
-
-// EndStart returns all paths and devices that were on record at any time since the start, and stops keeping the replaced
-// ones. A volume that was torn down meanwhile is included, because its remains are no orphans.
-func (j *Journal) EndStart() *Recorded {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	r := newRecorded(len(j.entries))
-	if j.replaced != nil {
-		maps.Copy(r.Paths, j.replaced.Paths)
-		maps.Copy(r.devices, j.replaced.devices)
-		maps.Copy(r.labels, j.replaced.labels)
-	}
-	j.replaced = nil
-	return j.addAll(r)
-}
-
-// Paths returns every path on record.
-func (j *Journal) Paths() map[string]struct{} { return j.Recorded().Paths }
-
-// Accounts reports whether a device is on record, or may be; see [Recorded.Accounts].
-func (j *Journal) Accounts(d loop.Device) bool { return j.Recorded().Accounts(d) }
-
-// IsRecorded reports whether a path, or any path beneath it, is on record.
-func (j *Journal) IsRecorded(path string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, e := range j.entries {
-		for recorded := range e.record.paths() {
-			if paths.IsAtOrBeneath(recorded, path) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// Attached returns the volumes that have an attachment on record.
-func (j *Journal) Attached() []Found {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	var attached []Found
-	for _, e := range j.entries {
-		if e.record.Attachment == nil {
-			continue
-		}
-		if spec, err := e.record.spec(); err == nil { // Load has checked the spec.
-			attached = append(attached, Found{Record: e.record, Spec: spec})
-		}
-	}
-	return attached
 }
 
 // Hold keeps intents for a volume from being recorded until the caller calls release. It returns false if ctx ends first.
