@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/store"
@@ -22,9 +23,18 @@ type churn struct {
 	volumes []*wanderer
 	guests  []*wanderer // whose pods no one but a scheduler gives a node; they end with their round
 	claims  int         // of guests, so far
+	albums  []album     // what is restored in this round
+	taken   int         // snapshots, so far
 	rules   *rules
 	rounds  int
 	faults  map[string]int // by their names, how often
+}
+
+// album is the restored claim of a guest.
+type album struct {
+	guest    *wanderer
+	snapshot string
+	lines    int // were written before the snapshot
 }
 
 // wanderer is a volume and its newest pod.
@@ -146,22 +156,69 @@ func (c *churn) invite(ctx context.Context) error {
 	return nil
 }
 
-// renew gives up the claim of a guest, and makes another one.
+// renew gives up the claim of a guest, and makes another one: an empty one, or one that is restored from a snapshot of the first. The
+// first one is deleted while the snapshot is taken.
 func (c *churn) renew(ctx context.Context, g *wanderer) error {
+	c.claims++
+	claim := fmt.Sprintf("guest-%d", c.claims)
+	if g.claim != "" && c.random.IntN(3) > 0 {
+		return c.takeOver(ctx, g, claim)
+	}
 	if g.claim != "" {
 		if err := c.deleteClaim(ctx, g.claim); err != nil {
 			return err
 		}
 	}
-	c.claims++
-	*g = wanderer{claim: fmt.Sprintf("guest-%d", c.claims)}
+	*g = wanderer{claim: claim}
 	return c.createClaimOf(ctx, lateClass, g.claim, "16Mi")
+}
+
+// takeOver gives a guest a claim that is restored from a snapshot of its old one.
+func (c *churn) takeOver(ctx context.Context, g *wanderer, claim string) error {
+	c.taken++
+	a := album{guest: g, snapshot: fmt.Sprintf("snapshot-%d", c.taken), lines: c.told.written(g.claim)}
+	if err := c.createSnapshot(ctx, a.snapshot, g.claim); err != nil {
+		return err
+	}
+	if err := c.awaitProtected(ctx, g.claim); err != nil {
+		return err
+	}
+	if err := c.deleteClaim(ctx, g.claim); err != nil {
+		return err
+	}
+	if err := c.createRestored(ctx, claim, a.snapshot); err != nil {
+		return err
+	}
+	*g = wanderer{claim: claim}
+	c.albums = append(c.albums, a)
+	return nil
+}
+
+// awaitProtected waits until a claim stays for its snapshot. A claim that is deleted before has none any more.
+func (c *churn) awaitProtected(ctx context.Context, claim string) error {
+	return persist(ctx, func() error {
+		return store.WaitForNone(ctx, c.store, func(snap *snapshotv1.VolumeSnapshot) bool {
+			return *snap.Spec.Source.PersistentVolumeClaimName == claim && (snap.Status == nil || snap.Status.BoundVolumeSnapshotContentName == nil)
+		})
+	})
+}
+
+// awaitAlbums waits until what is restored has been read, and deletes the snapshots.
+func (c *churn) awaitAlbums(ctx context.Context) error {
+	for _, a := range c.albums {
+		err := c.awaitRestored(ctx, podName(a.guest.claim, a.guest.number), a.lines)
+		if err := errors.Join(err, c.deleteSnapshot(ctx, a.snapshot)); err != nil {
+			return err
+		}
+	}
+	c.albums = nil
+	return nil
 }
 
 // seeOff waits until the pod of each guest has run, and deletes all of them. Until then volumes that move may have to wait for
 // their places.
 func (c *churn) seeOff(ctx context.Context) error {
-	if err := c.awaitRunning(ctx, c.guests); err != nil {
+	if err := errors.Join(c.awaitRunning(ctx, c.guests), c.awaitAlbums(ctx)); err != nil {
 		return err
 	}
 	for _, g := range c.guests {
@@ -276,6 +333,9 @@ func (c *churn) finish(ctx context.Context) error {
 		}
 	}
 	if err := awaitNone(ctx, c.store, func(*v1.PersistentVolume) bool { return true }); err != nil {
+		return err
+	}
+	if err := c.awaitNoSnapshots(ctx); err != nil {
 		return err
 	}
 	return c.nothingLeft(ctx)

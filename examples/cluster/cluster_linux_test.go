@@ -105,7 +105,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 }
 
 // TestChurn kills agents, controllers, schedulers, members of etcd and nodes, and has controllers, schedulers and nodes stand still
-// beyond their leases, while pods move, and others are placed by the schedulers, for which the rules hold: half of the time with volumes as they are, and half of it through CSI. CLUSTER_CHURN is for how long, CLUSTER_SEED what
+// beyond their leases. Meanwhile pods move, the schedulers place others, for which the rules hold, and claims are restored from snapshots: half of
+// the time with volumes as they are, and half of it through CSI. CLUSTER_CHURN is for how long, CLUSTER_SEED what
 // begins the random numbers.
 func TestChurn(t *testing.T) {
 	mounttest.RequireRoot(t)
@@ -158,7 +159,7 @@ func testChurn(t *testing.T, o options, seed uint64, length time.Duration) {
 	require.NoError(t, rules.broken())
 	placed, most := rules.figures()
 	assert.Positive(t, placed)
-	t.Logf("%d rounds: %v; %d pods placed, at most %d volumes on a node", churn.rounds, churn.faults, placed, most)
+	t.Logf("%d rounds: %v; %d pods placed, at most %d volumes on a node; %d snapshots restored", churn.rounds, churn.faults, placed, most, churn.taken)
 }
 
 func valueOf(variable, otherwise string) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/controller/leader"
 	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/controller/snapshot"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/store"
@@ -72,8 +73,11 @@ func (c *controller) controlVolumes(ctx context.Context, disks volume.VolumePlug
 	}
 	events := operationexecutor.NewEventPrinter(c.out)
 	logger := slog.New(slog.NewTextHandler(c.out, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	claims := persistentvolume.New(plugins, s, persistentvolume.Options{
+	snapshots := snapshot.New(plugins, s, snapshot.Options{
 		Events: events, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
+	})
+	claims := persistentvolume.New(plugins, s, persistentvolume.Options{
+		Snapshots: snapshots, Events: events, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
 	})
 	sizes := expand.New(plugins, s, expand.Options{Events: events, Logger: logger, Backoff: quickly()})
 	attachments := attachdetach.New(plugins, s, attachdetach.Options{
@@ -89,7 +93,7 @@ func (c *controller) controlVolumes(ctx context.Context, disks volume.VolumePlug
 	}
 	c.page.show(attachments, claims)
 	defer c.page.show(nil, nil)
-	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, room.Run)
+	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, room.Run, snapshots.Run)
 }
 
 // turn is a lease that one process of a kind has at a time.

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"path/filepath"
 
+	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/bridge/csi/csidriver"
 	"github.com/volumekit/volumekit/bridge/csi/csiserver"
+	"github.com/volumekit/volumekit/controller/snapshot"
 	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -59,6 +62,7 @@ func withPlugin(
 	}
 	driver, err := csidriver.New(csidriver.Options{
 		Socket: service.Socket, Driver: loopblock.Driver, Services: uses, Object: csiObject, Nodes: csidriver.StoredNodes(d.holders),
+		SnapshotSecrets: secrets{store: d.holders, plugin: loopblock.Name},
 	})
 	if err != nil {
 		return err
@@ -90,4 +94,21 @@ func checkPlayDir(dir string) error {
 		return nil
 	}
 	return fmt.Errorf("a socket's path has at most %d bytes, and %q has %d: give a shorter -dir: %w", maxSocket, longest, len(longest), volume.ErrInvalid)
+}
+
+// secrets finds the secrets with which a driver deletes snapshots: annotations of their contents name them. That of loop-block needs none.
+type secrets struct {
+	store  store.Store
+	plugin string
+}
+
+// SnapshotSecret implements csidriver.SnapshotSecrets.
+func (s secrets) SnapshotSecret(ctx context.Context, call csidriver.SnapshotCall) (*v1.SecretReference, error) {
+	switch call.Method {
+	case "DeleteSnapshot":
+		return snapshot.DeletionSecret(ctx, s.store, s.plugin, call.Handle)
+	case "DeleteVolumeGroupSnapshot":
+		return snapshot.GroupDeletionSecret(ctx, s.store, s.plugin, call.Handle)
+	}
+	return nil, nil
 }

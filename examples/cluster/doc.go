@@ -14,9 +14,10 @@
 //   - "cluster member" is one member of etcd, where all objects are.
 //   - "cluster controller" binds claims and makes volumes (controller/persistentvolume), lets them grow (controller/expand),
 //     decides which node has which volume (controller/attachdetach), and says which nodes are alive. Two of them run; the one that
-//     leads works (controller/leader). It also says how much can still be made (controller/capacity).
+//     leads works (controller/leader). It also says how much can still be made (controller/capacity), and takes
+//     snapshots, from which claims are restored (controller/snapshot).
 //   - "cluster scheduler" gives nodes to pods that have none (controller/scheduling): to nodes that can have their volumes, beside
-//     those that they have, and have enough storage for new ones. Of two, the one that leads works.
+//     those that they have, and have enough storage for new ones. Two of them work at the same time.
 //   - "cluster node" holds the mount namespace of one node and keeps an agent running in it. When it is killed, so is the node.
 //   - "cluster agent" embeds the volume manager, and plays the containers of its pods: each writes numbered lines to its volume.
 //     It can be killed without its mounts, and goes on with them.

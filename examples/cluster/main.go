@@ -17,7 +17,6 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/inspect"
 	"github.com/volumekit/volumekit/mount"
-	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -132,11 +131,8 @@ func beScheduler(ctx context.Context, o options, out *output) error {
 	if err != nil {
 		return err
 	}
-	err = takeTurns(ctx, s, turn("scheduler", o.name), out, func(ctx context.Context, fenced store.Store) error {
-		out.say("places pods")
-		return newScheduler(fenced, out).run(ctx)
-	})
-	return errors.Join(err, closeStore())
+	out.say("places pods")
+	return errors.Join(newScheduler(s, out).run(ctx), closeStore())
 }
 
 func beNode(ctx context.Context, o options, out *output) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -29,6 +30,9 @@ func (c *cast) createClass(ctx context.Context) error {
 		&storagev1.StorageClass{
 			ObjectMeta: metav1.ObjectMeta{Name: lateClass}, Provisioner: loopblock.Name, ReclaimPolicy: &policy, VolumeBindingMode: &late,
 		},
+		&snapshotv1.VolumeSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: snapshotClassName}, Driver: loopblock.Driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		},
 	}
 	for _, object := range classes {
 		if _, err := c.store.Create(ctx, object); err != nil {
@@ -44,7 +48,18 @@ func (c *cast) createClaim(ctx context.Context, name string) error {
 }
 
 func (c *cast) createClaimOf(ctx context.Context, class, name, size string) error {
-	claim := &v1.PersistentVolumeClaim{
+	return c.create(ctx, newClaim(class, name, size))
+}
+
+// createRestored asks for a volume that is restored from a snapshot. It is made when its pod has a node.
+func (c *cast) createRestored(ctx context.Context, name, snapshot string) error {
+	claim := newClaim(lateClass, name, "16Mi")
+	claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: new(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: snapshot}
+	return c.create(ctx, claim)
+}
+
+func newClaim(class, name, size string) *v1.PersistentVolumeClaim {
+	return &v1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: name},
 		Spec: v1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
@@ -52,7 +67,6 @@ func (c *cast) createClaimOf(ctx context.Context, class, name, size string) erro
 			Resources:        v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)}},
 		},
 	}
-	return c.create(ctx, claim)
 }
 
 // createPod has a pod run on a node, with the volume of a claim; without a node a scheduler chooses one. Its name is the claim's,
@@ -159,4 +173,35 @@ func (c *cast) taint(ctx context.Context, node string, taints []v1.Taint) error 
 // awaitNone waits until a store has no object of a type that is unwanted.
 func awaitNone[T store.Object](ctx context.Context, s store.Store, unwanted func(T) bool) error {
 	return persist(ctx, func() error { return store.WaitForNone(ctx, s, unwanted) })
+}
+
+// snapshotClassName is the class of snapshots of the play.
+const snapshotClassName = "copy"
+
+// createSnapshot asks for a snapshot of the volume of a claim.
+func (c *cast) createSnapshot(ctx context.Context, name, claim string) error {
+	snap := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: name}}
+	snap.Spec.Source.PersistentVolumeClaimName, snap.Spec.VolumeSnapshotClassName = &claim, new(snapshotClassName)
+	return c.create(ctx, snap)
+}
+
+// deleteSnapshot gives a snapshot up. It stays until the claims that are restored from it are bound.
+func (c *cast) deleteSnapshot(ctx context.Context, name string) error {
+	return persist(ctx, func() error {
+		snap, err := store.Get[*snapshotv1.VolumeSnapshot](ctx, c.store, v1.NamespaceDefault, name)
+		if err == nil {
+			err = store.Delete(ctx, c.store, snap)
+		}
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+// awaitNoSnapshots waits until no snapshot is left, and no content of one.
+func (c *cast) awaitNoSnapshots(ctx context.Context) error {
+	return errors.Join(
+		awaitNone(ctx, c.store, func(*snapshotv1.VolumeSnapshot) bool { return true }),
+		awaitNone(ctx, c.store, func(*snapshotv1.VolumeSnapshotContent) bool { return true }))
 }

@@ -33,6 +33,7 @@ var scenes = []scene{
 	{"a member of etcd is killed, and the pod moves to node-1", killedMember},
 	{"node-1 dies: its volume is held back until it is known to be dead, and goes to node-2 then", deadNode},
 	{"a pod comes without a node: the scheduler finds one, though not for a volume that is too large", placedPod},
+	{"a snapshot of its volume is taken, and a pod on a volume that is restored from it goes on where the first one was", restoredPod},
 	{"the claims are deleted, and their volumes with them", theEnd},
 }
 
@@ -216,6 +217,9 @@ func (c *cast) revive(ctx context.Context, node string) error {
 const (
 	smallClaim = "small"
 	largeClaim = "large"
+	// restoredClaim is restored from a snapshot of smallClaim's volume.
+	restoredClaim = "restored"
+	snapshotName  = "small-then"
 )
 
 // placedPod has two pods placed, of which one gets no node: there is not enough storage for its volume.
@@ -234,8 +238,41 @@ func placedPod(ctx context.Context, c *cast) error {
 	return c.told.awaitWritten(ctx, smallClaim, 5)
 }
 
+// restoredPod has the first pod end, takes a snapshot of its volume, and has another pod on what is restored from it.
+func restoredPod(ctx context.Context, c *cast) error {
+	if err := c.deletePod(ctx, podName(smallClaim, 1)); err != nil {
+		return err
+	}
+	if err := c.createSnapshot(ctx, snapshotName, smallClaim); err != nil {
+		return err
+	}
+	if err := c.createRestored(ctx, restoredClaim, snapshotName); err != nil {
+		return err
+	}
+	if err := c.createPod(ctx, restoredClaim, 1, ""); err != nil {
+		return err
+	}
+	if err := c.awaitRestored(ctx, podName(restoredClaim, 1), c.told.written(smallClaim)); err != nil {
+		return err
+	}
+	return c.deleteSnapshot(ctx, snapshotName)
+}
+
+// awaitRestored waits until a pod of a restored claim runs, and says if any of the lines that were written before its snapshot is
+// missing.
+func (c *cast) awaitRestored(ctx context.Context, pod string, lines int) error {
+	line, err := c.told.await(ctx, 0, "pod "+pod+" is running after line ")
+	if err != nil {
+		return err
+	}
+	if found := lastNumber(line); found < lines {
+		return fmt.Errorf("pod %q found %d lines on its restored volume, and %d had been written before the snapshot", pod, found, lines)
+	}
+	return nil
+}
+
 func theEnd(ctx context.Context, c *cast) error {
-	for _, pod := range []string{podName(claimName, 5), podName(smallClaim, 1), podName(largeClaim, 1)} {
+	for _, pod := range []string{podName(claimName, 5), podName(restoredClaim, 1), podName(largeClaim, 1)} {
 		if err := c.deletePod(ctx, pod); err != nil {
 			return err
 		}
@@ -243,12 +280,15 @@ func theEnd(ctx context.Context, c *cast) error {
 	if err := awaitNone(ctx, c.store, func(*v1.Pod) bool { return true }); err != nil {
 		return err
 	}
-	for _, claim := range []string{claimName, smallClaim, largeClaim} {
+	for _, claim := range []string{claimName, smallClaim, restoredClaim, largeClaim} {
 		if err := c.deleteClaim(ctx, claim); err != nil {
 			return err
 		}
 	}
 	if err := awaitNone(ctx, c.store, func(*v1.PersistentVolume) bool { return true }); err != nil {
+		return err
+	}
+	if err := c.awaitNoSnapshots(ctx); err != nil {
 		return err
 	}
 	return c.nothingLeft(ctx)

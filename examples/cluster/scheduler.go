@@ -9,18 +9,21 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/scheduling"
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // scheduler gives nodes to pods that have none. Where a pod can have its volumes, controller/scheduling knows; which of those
 // nodes it gets is decided here: one that is alive, and has the most pods, so that other nodes stay free.
 //
-// One scheduler works at a time. Two of them would not bind a pod twice, but might each give the last place on a node away.
+// Several schedulers work at the same time. Each sees only late what the others do, so that two of them may choose the last place on
+// a node. A pod gets its node by a transaction that writes the node too: of two, one is refused, reads the store and chooses anew.
 type scheduler struct {
-	store   store.Store
+	store   store.Transactor
 	volumes *scheduling.Scheduler
 	pods    *store.Mirror[*v1.Pod]
 	nodes   *store.Mirror[*v1.Node]
@@ -35,7 +38,7 @@ type scheduler struct {
 }
 
 // newScheduler puts a scheduler together. It starts nothing.
-func newScheduler(s store.Store, out *output) *scheduler {
+func newScheduler(s store.Transactor, out *output) *scheduler {
 	mirrors := store.MirrorOptions{InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max}
 	c := &scheduler{
 		store: s, out: out, pods: store.NewMirror[*v1.Pod](s, mirrors), nodes: store.NewMirror[*v1.Node](s, mirrors),
@@ -190,21 +193,74 @@ func (s *scheduler) bind(ctx context.Context, pod *v1.Pod, r *scheduling.Reserva
 	return err
 }
 
-// assign writes the node of a pod.
+// errTaken says that another scheduler was faster, or that the node is not alive any more.
+var errTaken = errors.New("another scheduler has given the pod a node, or the node its last place, or the node is not alive")
+
+// assign writes the node of a pod, unless another scheduler was faster.
 func (s *scheduler) assign(ctx context.Context, pod *v1.Pod, node string) error {
-	return persist(ctx, func() error {
+	var refused error
+	err := persist(ctx, func() error {
 		now, err := store.Get[*v1.Pod](ctx, s.store, pod.Namespace, pod.Name)
-		if errors.Is(err, store.ErrNotFound) || err == nil && (now.UID != pod.UID || now.Spec.NodeName != "") {
+		switch {
+		case errors.Is(err, store.ErrNotFound), err == nil && (now.UID != pod.UID || now.Spec.NodeName == node):
 			return nil // It is gone, or the answer to an earlier try was lost.
+		case err == nil && now.Spec.NodeName != "":
+			refused = errTaken
+			return nil
+		case err != nil:
+			return err
 		}
+		chosen, err := store.Get[*v1.Node](ctx, s.store, "", node)
 		if err != nil {
 			return err
 		}
-		assign(now, node)
-		written, err := store.Update(ctx, s.store, now)
-		if err == nil {
-			s.pods.Put(written)
+		room, err := s.hasRoom(ctx, now, chosen)
+		if err != nil {
+			return err
 		}
-		return err
+		if !room {
+			refused = errTaken
+			return nil
+		}
+		return s.commit(ctx, now, chosen)
 	})
+	return errors.Join(err, refused)
+}
+
+// hasRoom reads the store, and reports whether a node is alive and can have the volumes of a pod beside those of its pods. What it
+// has read of the pods is not older than the node: commit refuses if another pod got the node since.
+func (s *scheduler) hasRoom(ctx context.Context, pod *v1.Pod, node *v1.Node) (bool, error) {
+	if !isReady(node) || len(node.Spec.Taints) > 0 {
+		return false, nil
+	}
+	pods, _, err := store.ListOf[*v1.Pod](ctx, s.store, "")
+	if err != nil {
+		return false, err
+	}
+	claims := make(map[types.NamespacedName]bool)
+	for _, other := range append(pods, pod) {
+		if other.Spec.NodeName == node.Name || other.UID == pod.UID {
+			for _, claim := range volume.ClaimsOfPod(other) {
+				claims[claim] = true
+			}
+		}
+	}
+	return len(claims) <= volumesPerNode, nil
+}
+
+// annPlaced is on a node; its value is the UID of the pod that got it last. Each placement writes it.
+const annPlaced = "cluster.volumekit.io/placed"
+
+// commit writes the node of a pod, unless the pod or the node has changed since they were read.
+func (s *scheduler) commit(ctx context.Context, pod *v1.Pod, node *v1.Node) error {
+	assign(pod, node.Name)
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, annPlaced, string(pod.UID))
+	written, err := s.store.Commit(ctx, store.Transaction{Writes: []store.Write{store.ToUpdate(pod), store.ToUpdate(node)}})
+	if err != nil {
+		return err
+	}
+	if pod, ok := written[0].(*v1.Pod); ok {
+		s.pods.Put(pod)
+	}
+	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/volumekit/volumekit/bridge/etcd"
+	"github.com/volumekit/volumekit/controller/snapshot"
+	"github.com/volumekit/volumekit/store"
 )
 
 // openStore connects to etcd, and waits until it answers. close is called when nobody uses the store any more.
@@ -21,7 +23,10 @@ func openStore(ctx context.Context, endpoints []string) (s *etcd.Store, closeSto
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err = etcd.New(client, etcd.Options{Prefix: "/cluster"})
+	kinds, err := store.NewKindTable(snapshot.Kinds()...)
+	if err == nil {
+		s, err = etcd.New(client, etcd.Options{Prefix: "/cluster", Kinds: kinds})
+	}
 	if err == nil {
 		err = persist(ctx, func() error {
 			_, err := client.Get(ctx, "is anybody there")
