@@ -13,38 +13,40 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// Version is the version of [NodeAnswer]. It changes when a name goes or means something else, not when one is added.
+// Version is the version of [NodeAnswer]. It changes when a name is removed or changes its meaning, not when one is
+// added.
 const Version = 1
 
-// NodeAnswer is what /v1/node says of a node. The names in JSON are stable.
+// NodeAnswer is the answer of /v1/node. The names in JSON are stable.
 type NodeAnswer struct {
 	// Version is [Version].
 	Version int `json:"version"`
-	// Running says that the manager works, PodsComplete that all pods were added since it began.
+	// Running says that the manager works, PodsComplete that all pods were added since its start.
 	Running      bool `json:"running"`
 	PodsComplete bool `json:"podsComplete"`
 	// Counts are the lengths of the lists before any was cut.
 	Counts Counts `json:"counts"`
-	// Offset is how many volumes that match were left out before the first in Volumes.
+	// Offset is the number of matching volumes before the first in Volumes.
 	Offset int `json:"offset"`
-	// Volumes are the volumes that match the query. What needs attention comes first.
+	// Volumes are the volumes that match the query; first those that need attention.
 	Volumes []Volume `json:"volumes"`
-	// HungCalls are the calls of plugins that do not return, the oldest first; at most 1000, with a stack at most 16.
+	// HungCalls are the calls of plugins that have not returned, the oldest first; at most 1000, and at most 16 with a
+	// stack.
 	HungCalls []HungCall `json:"hungCalls"`
-	// Orphans are mounts, directories and loop devices on no record; at most 1000.
+	// Orphans are mounts, directories and loop devices without a record; at most 1000.
 	Orphans []Orphan `json:"orphans"`
 	// DamagedRecords are records that could not be read; at most 1000.
 	DamagedRecords []DamagedRecord `json:"damagedRecords"`
-	// LostData tells of data that may be lost, the latest last; at most the latest 1000.
+	// LostData lists data that may be lost, the latest last; at most the latest 1000.
 	LostData []LostData `json:"lostData"`
 }
 
 // Counts are the lengths of the lists of a [NodeAnswer] before any was cut.
 type Counts struct {
-	// Volumes is how many the node has, Matching how many of them match the query.
+	// Volumes is the number of volumes on the node, Matching the number of those that match the query.
 	Volumes  int `json:"volumes"`
 	Matching int `json:"matching"`
-	// Attention is how many of those that match hang, have an error or have a condition that is not normal.
+	// Attention is the number of matching volumes with a hung call, an error or an abnormal condition.
 	Attention int `json:"attention"`
 	// HungCalls, Orphans, DamagedRecords and LostData are the lengths of those lists.
 	HungCalls      int `json:"hungCalls"`
@@ -53,7 +55,7 @@ type Counts struct {
 	LostData       int `json:"lostData"`
 }
 
-// Volume is one volume of one pod, as [volumemanager.VolumeStatus] has it.
+// Volume is one volume of one pod, from [volumemanager.VolumeStatus].
 type Volume struct {
 	// Pod is the pod; all its fields are empty for a volume that no pod uses.
 	Pod Pod `json:"pod"`
@@ -62,34 +64,34 @@ type Volume struct {
 	Volume string `json:"volume"`
 	// Plugin is the name of the plugin.
 	Plugin string `json:"plugin"`
-	// Phase is where the volume stands.
+	// Phase is the phase of the volume.
 	Phase string `json:"phase"`
-	// Wanted is true while the pod uses it, Block for a raw device, ReadOnly when it cannot be written.
+	// Wanted is true while the pod uses it, Block for a raw device, ReadOnly if it cannot be written.
 	Wanted   bool `json:"wanted"`
 	Block    bool `json:"block,omitempty"`
 	ReadOnly bool `json:"readOnly,omitempty"`
-	// Path is where it is set up, StagingPath where it is staged, Device its device.
+	// Path is the path at which it is set up, StagingPath the path at which it is staged, Device its device.
 	Path        string `json:"path,omitempty"`
 	StagingPath string `json:"stagingPath,omitempty"`
 	Device      string `json:"device,omitempty"`
-	// Error is the last real cause why it is not where it should be.
+	// Error is the last real cause of the failure of its operations.
 	Error string `json:"error,omitempty"`
-	// Attempts is how often the operation has failed in a row.
+	// Attempts is the number of failures in a row.
 	Attempts int `json:"attempts,omitempty"`
-	// NextTry is when it is tried again; absent when it waits for no time.
+	// NextTry is the time of the next attempt; absent if it waits for a change.
 	NextTry time.Time `json:"nextTry,omitzero"`
-	// Since is when the operation that runs began; absent when none runs.
+	// Since is the begin of the running operation; absent if none runs.
 	Since time.Time `json:"since,omitzero"`
-	// Hung is true while a call on the volume does not return.
+	// Hung is true while a call for the volume hangs.
 	Hung bool `json:"hung,omitempty"`
-	// Conditions are what is wrong with it, or worth knowing; at most 32.
+	// Conditions are its conditions; at most 32.
 	Conditions []Condition `json:"conditions,omitempty"`
-	// WantedSince is since when the pod wants it, ResolvedSince since when it is known which volume that is.
+	// WantedSince is when the pod requested it, ResolvedSince when its volume became known.
 	WantedSince   time.Time `json:"wantedSince,omitzero"`
 	ResolvedSince time.Time `json:"resolvedSince,omitzero"`
-	// Operations are the last operations on it that [History] knows, the oldest first: those for this pod and those for none.
+	// Operations are its last operations in [History], the oldest first: those for this pod and those for no pod.
 	Operations []Operation `json:"operations,omitempty"`
-	// Usage is what was last measured, where the query asks for it; nil when nothing was.
+	// Usage is the last measurement, if the query has usage; nil if there is none.
 	Usage *Usage `json:"usage,omitempty"`
 
 	// name and pod are the unique names of the volume and the pod, as the manager has them.
@@ -97,9 +99,9 @@ type Volume struct {
 	pod  volume.UniquePodName
 }
 
-// Usage is how full a volume was. A figure that is not known is absent.
+// Usage is a measurement of a volume. An unknown value is absent.
 type Usage struct {
-	// At is when it was measured; absent when it never was.
+	// At is the time of the measurement; absent if there was none.
 	At time.Time `json:"at,omitzero"`
 	// CapacityBytes, UsedBytes and AvailableBytes are as [volume.Metrics] has them, as are the figures of inodes.
 	CapacityBytes  *uint64 `json:"capacityBytes,omitempty"`
@@ -108,7 +110,7 @@ type Usage struct {
 	Inodes         *uint64 `json:"inodes,omitempty"`
 	InodesUsed     *uint64 `json:"inodesUsed,omitempty"`
 	InodesFree     *uint64 `json:"inodesFree,omitempty"`
-	// Error is why it could not be measured; empty when it could.
+	// Error is the failure of the measurement; empty for none.
 	Error string `json:"error,omitempty"`
 }
 
@@ -120,9 +122,9 @@ type Pod struct {
 	UID       string `json:"uid"`
 }
 
-// Condition is one thing that is wrong with a volume, or worth knowing.
+// Condition is one condition of a volume.
 type Condition struct {
-	// Status is how bad it is, Reason one word, Message one sentence.
+	// Status is its severity, Reason one word, Message one sentence.
 	Status  string `json:"status"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -134,49 +136,49 @@ type Condition struct {
 
 // HungCall is a call of a plugin that was abandoned and still runs.
 type HungCall struct {
-	// Call is the method, Operation what it is part of.
+	// Call is the method, Operation the operation of the call.
 	Call      string `json:"call"`
 	Operation string `json:"operation"`
-	// Plugin, Volume and PodUID say whose call it is.
+	// Plugin, Volume and PodUID are those of the call.
 	Plugin string `json:"plugin"`
 	Volume string `json:"volume"`
 	PodUID string `json:"podUID,omitempty"`
 	// Since is when it began.
 	Since time.Time `json:"since"`
-	// Stack is the stack of its goroutine, where the query asks for stacks and the manager knows it.
+	// Stack is the stack of its goroutine, if the query has stacks and the manager knows it.
 	Stack string `json:"stack,omitempty"`
 }
 
-// Orphan is a mount, a directory or a loop device on no record.
+// Orphan is a mount, a directory or a loop device without a record.
 type Orphan struct {
-	// Path is where it is, BackingFile the file of a loop device.
+	// Path is its path, BackingFile the file of a loop device.
 	Path        string `json:"path"`
 	BackingFile string `json:"backingFile,omitempty"`
-	// PodUID is the pod in whose directory it is.
+	// PodUID is the pod whose directory contains it.
 	PodUID string `json:"podUID,omitempty"`
 	// Mounted is true for a mount; FSType and Source are those of the mount.
 	Mounted bool   `json:"mounted"`
 	FSType  string `json:"fsType,omitempty"`
 	Source  string `json:"source,omitempty"`
-	// Error is why it could not be rebuilt or removed.
+	// Error is the reason why it could not be rebuilt or removed.
 	Error string `json:"error,omitempty"`
 }
 
 // DamagedRecord is a record that could not be read.
 type DamagedRecord struct {
-	// Path is where it lies, Error what is wrong with it.
+	// Path is the path of the record, Error its fault.
 	Path  string `json:"path"`
 	Error string `json:"error"`
 }
 
 // LostData says that data written to a volume may be lost.
 type LostData struct {
-	// Volume and PodUID say whose data.
+	// Volume and PodUID identify the volume.
 	Volume string `json:"volume"`
 	PodUID string `json:"podUID,omitempty"`
-	// At is when that was found.
+	// At is when the loss was found.
 	At time.Time `json:"at"`
-	// Error is what the filesystem said.
+	// Error is the error of the filesystem.
 	Error string `json:"error"`
 }
 
@@ -189,7 +191,7 @@ const (
 	maxStacks     = 16
 )
 
-// answer makes the answer to q of copies of what a manager has.
+// answer returns the answer to q, from copies of the manager's state.
 func answer(status volumemanager.NodeStatus, hung []operationexecutor.HungCall, q query) NodeAnswer {
 	matching := make([]ranked, 0, len(status.Volumes))
 	attention := 0
@@ -229,7 +231,7 @@ func answer(status volumemanager.NodeStatus, hung []operationexecutor.HungCall, 
 	return a
 }
 
-// ranked is a volume and how urgent it is.
+// ranked is a volume and its urgency.
 type ranked struct {
 	*volumemanager.VolumeStatus
 	urgency urgency

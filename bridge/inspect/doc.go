@@ -1,33 +1,34 @@
 // Package inspect shows over HTTP why a pod waits for its volumes, and what waits in a cluster.
 //
-// [NewNode] makes an [http.Handler] of a node's volume manager. It serves three views of one answer, each for GET and HEAD:
+// [NewNode] returns an [http.Handler] for a node's volume manager. It serves three views of one answer, each for GET
+// and HEAD:
 //
 //	/              a page for browsers; with JavaScript it is kept up to date
 //	/v1/node       JSON, under the names of [NodeAnswer]
 //	/v1/node.txt   a table for people, for curl
 //
-// A fourth says when the answer has changed:
+// A fourth view reports changes of the answer:
 //
 //	/v1/events     server-sent events, "change" each time; without content
 //
-// Two more are for those who watch the agent, in words:
+// Two more are probes of the agent:
 //
 //	/readyz        200 while Run works and all pods were added (PodsComplete), otherwise 503 and what is missing
 //	/livez         200 when the manager answers; it does not answer when the manager does not
 //
-// A server that hangs, or a volume that cannot be mounted, makes no agent unready: the other pods go on.
+// A hung server, or a volume that cannot be mounted, does not make the agent unready: the other pods continue.
 //
 // An embedder mounts it where it wants:
 //
 //	history := inspect.NewHistory(inspect.HistoryOptions{}) // volumemanager.Options.Observer, too
 //	mux.Handle("/volumes/", http.StripPrefix("/volumes", inspect.NewNode(manager, inspect.NodeOptions{History: history})))
 //
-// A [History] remembers what was done for each volume, for its time line.
+// A [History] remembers the last operations of each volume, for its time line.
 //
-// What needs attention comes first: volumes on which a call hangs, then those with an error or a condition that is not
-// normal, then those on their way, and last those that are as they should be.
+// Volumes that need attention come first: those with a hung call, then those with an error or an abnormal condition,
+// then those in progress, and last those that are mounted or released.
 //
-// These parameters of the query narrow the answer; those that are left out narrow nothing:
+// These parameters of the query filter the answer:
 //
 //	pod      a pod's UID, its name, or its namespace/name
 //	plugin   a plugin's name
@@ -42,13 +43,14 @@
 //
 // # Guarantees
 //
-// A request reads copies ([Node.Status]) and writes after that: no lock of a manager is held while a client reads. Nothing
-// runs between requests, and nothing but a History keeps anything. No plugin and no storage is waited for.
+// A request reads copies ([Node.Status]) and then writes: it holds no lock of a manager while a client reads. Nothing
+// runs between requests, and only a History keeps data. A request does not wait for a plugin or for storage.
 //
-// A stream of events costs a goroutine while it is open, and no memory however slowly its client reads. At most 64 are open.
+// An open stream of events costs one goroutine, and no more memory if its client reads slowly. At most 64 streams are
+// open.
 //
-// Each text of an answer is valid UTF-8 and at most 1 KiB long, a stack 16 KiB. Each list has a longest length. In the table
-// every character that does not print is escaped.
+// Each text of an answer is valid UTF-8 of at most 1 KiB, a stack of at most 16 KiB. Each list has a maximum length. In
+// the table every character that does not print is escaped.
 //
 // The handler adds nothing to what the manager reports, and the manager reports no secret. Paths, names and errors are in an
 // answer: let only operators reach the handler. It does not check who sends a request.

@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// How streams of events are bounded.
+// The bounds of streams of events.
 const (
-	// maxStreams is how many browsers a handler tells of changes at a time.
+	// maxStreams is the number of concurrent streams of a handler.
 	maxStreams = 64
-	// restBetweenEvents is how long a stream waits after an event. What changes then is told by the next one.
+	// restBetweenEvents is the pause of a stream after an event. The next event reports changes of that time.
 	restBetweenEvents = 50 * time.Millisecond
-	// aliveEvery is how often a stream without changes writes a line, to find out that its client is gone.
+	// aliveEvery is the interval at which a stream without changes writes a line, to detect that its client is gone.
 	aliveEvery = 15 * time.Second
-	// writeTimeout is how long a client may take to read an event.
+	// writeTimeout is the time in which a client must read an event.
 	writeTimeout = 10 * time.Second
-	// reconnectMilliseconds is how long a browser waits before it asks for a stream that has ended.
+	// reconnectMilliseconds is the time after which a browser opens an ended stream again.
 	reconnectMilliseconds = 2000
 )
 
-// streams are the streams of events that one handler has open.
+// streams are the open streams of events of one handler.
 type streams struct{ slots chan struct{} }
 
 func newStreams() streams { return streams{slots: make(chan struct{}, maxStreams)} }
 
-// serve tells a browser that something has changed, once for each value of changes and at least once at the beginning. Changes
-// that come faster than the browser reads are one event: a slow browser costs no memory, and delays nothing. It ends with the
+// serve sends an event to a browser for each value of changes, and at least one at the beginning. Changes that come
+// faster than the browser reads are one event: a slow browser costs no memory, and delays nothing. It ends with the
 // request or with changes.
 func (s streams) serve(w http.ResponseWriter, r *http.Request, changes func(context.Context) iter.Seq[struct{}]) {
 	select {
@@ -52,7 +52,7 @@ func (s streams) serve(w http.ResponseWriter, r *http.Request, changes func(cont
 		for range changes(ctx) {
 			select {
 			case changed <- struct{}{}:
-			default: // The event that is waiting tells of this change, too.
+			default: // The waiting event reports this change, too.
 			}
 		}
 	})
@@ -72,7 +72,8 @@ func (s streams) serve(w http.ResponseWriter, r *http.Request, changes func(cont
 	}
 }
 
-// nextLine waits for what a stream writes next: an event after a change, or else a comment. It returns false when that is the last.
+// nextLine waits for the next line of a stream: an event after a change, or else a comment. It returns false at the end
+// of the stream.
 func nextLine(ctx context.Context, changed <-chan struct{}) (line string, goesOn bool) {
 	const event, comment = "event: change\ndata: {}\n\n", ":\n\n"
 	select {
@@ -85,7 +86,7 @@ func nextLine(ctx context.Context, changed <-chan struct{}) (line string, goesOn
 	}
 }
 
-// write writes to a client that must read it soon.
+// write writes to a client within writeTimeout.
 func write(w http.ResponseWriter, line string) error {
 	client := http.NewResponseController(w)
 	if err := client.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {

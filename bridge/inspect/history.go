@@ -17,8 +17,9 @@ import (
 // [operationexecutor.Observer]: give the same one to volumemanager.Options.Observer and to [NodeOptions]. Make it with
 // [NewHistory]. Its methods may be called from several goroutines at once.
 //
-// It remembers the last four operations for each pod's volume, and the last four of a volume that are for no pod, each with its
-// first 32 steps. Of more volumes than [HistoryOptions] allows it forgets the one whose last operation began longest ago.
+// It remembers the last four operations for each pod's volume, and the last four of a volume for no pod, each with its
+// first 32 steps. If it has more volumes than [HistoryOptions] allows, it forgets the one whose last operation began
+// first.
 type History struct {
 	most int
 
@@ -30,31 +31,31 @@ type History struct {
 
 var _ operationexecutor.Observer = (*History)(nil)
 
-// HistoryOptions say how much a [History] remembers.
+// HistoryOptions configures a [History].
 type HistoryOptions struct {
-	// Volumes is the largest number of volumes of pods that are remembered; zero means 4096. A volume takes up to about 6 KiB
-	// when its operations fail with long errors, and about 2 KiB when they succeed.
+	// Volumes is the largest number of volumes of pods; zero means 4096. A volume takes about 2 KiB if its operations
+	// succeed, and up to about 6 KiB if they fail with long errors.
 	Volumes int
 }
 
-// NewHistory returns a history that has seen nothing yet.
+// NewHistory returns an empty history.
 func NewHistory(options HistoryOptions) *History {
 	return &History{most: cmp.Or(options.Volumes, 4096), known: make(map[historyKey]*list.Element), order: list.New()}
 }
 
-// How much is remembered of one volume.
+// The limits for one volume.
 const (
 	maxOperations = 4
 	maxSteps      = 32
 )
 
-// historyKey is whose operations are remembered together. The pod is empty for those that are for no pod.
+// historyKey is the volume and the pod of remembered operations; the pod is empty for operations for no pod.
 type historyKey struct {
 	volume v1.UniqueVolumeName
 	pod    volume.UniquePodName
 }
 
-// past is what is remembered of one key, the oldest operation first.
+// past holds the operations of one key, the oldest first.
 type past struct {
 	key        historyKey
 	operations []Operation
@@ -71,7 +72,7 @@ func (h *History) OperationStarted(o operationexecutor.OperationInfo) {
 	p.operations = append(p.operations, Operation{Kind: string(o.Kind), Started: o.Started, Running: true})
 }
 
-// begin returns what is remembered of a key, as that of the latest operation. It forgets another when there are too many.
+// begin returns the past of a key, and moves it to the end of the order. It forgets another key if there are too many.
 func (h *History) begin(key historyKey) *past {
 	if known, ok := h.known[key]; ok {
 		h.order.MoveToBack(known)
@@ -87,7 +88,7 @@ func (h *History) begin(key historyKey) *past {
 	return p
 }
 
-// pastOf returns what an element of the order holds.
+// pastOf returns the past of an element of the order.
 func pastOf(e *list.Element) *past {
 	p, _ := e.Value.(*past)
 	return p
@@ -113,7 +114,7 @@ func (h *History) OperationFinished(o operationexecutor.OperationInfo, r operati
 	}
 }
 
-// running returns an operation that has not ended; nil when it was forgotten.
+// running returns an operation that has not ended; nil if it was forgotten.
 func (h *History) running(o operationexecutor.OperationInfo) *Operation {
 	known, ok := h.known[historyKey{o.VolumeName, o.PodName}]
 	if !ok {
@@ -128,7 +129,7 @@ func (h *History) running(o operationexecutor.OperationInfo) *Operation {
 	return nil
 }
 
-// of returns copies of the operations for a pod's volume and of those of the volume that are for no pod, the oldest first.
+// of returns copies of the operations for a pod's volume and of the volume's operations for no pod, the oldest first.
 func (h *History) of(name v1.UniqueVolumeName, pod volume.UniquePodName) []Operation {
 	if h == nil || name == "" {
 		return nil
@@ -148,18 +149,18 @@ func (h *History) of(name v1.UniqueVolumeName, pod volume.UniquePodName) []Opera
 	return all
 }
 
-// Operation is one operation on a volume, as [operationexecutor.Observer] is told of it.
+// Operation is one operation of a volume, from [operationexecutor.Observer].
 type Operation struct {
-	// Kind is what was done, as [operationexecutor.OperationKind].
+	// Kind is its kind, an [operationexecutor.OperationKind].
 	Kind string `json:"kind"`
 	// Started is when it began.
 	Started time.Time `json:"started"`
-	// Running is true until it has ended; Seconds is how long it took, and zero until then.
+	// Running is true until it has ended; Seconds is its duration, and zero until then.
 	Running bool    `json:"running,omitempty"`
 	Seconds float64 `json:"seconds"`
 	// Error is why it failed; empty when it did not.
 	Error string `json:"error,omitempty"`
-	// Steps are its calls of the plugin, and what else took time, in their order; at most 32.
+	// Steps are its calls of the plugin and its other long steps, in order; at most 32.
 	Steps []OperationStep `json:"steps,omitempty"`
 }
 
@@ -167,7 +168,7 @@ type Operation struct {
 type OperationStep struct {
 	// Name is the call, such as MountDevice or SetUp.
 	Name string `json:"name"`
-	// Started is when it began, Seconds how long it took.
+	// Started is when it began, Seconds its duration.
 	Started time.Time `json:"started"`
 	Seconds float64   `json:"seconds"`
 	// Error is why it failed; empty when it did not.

@@ -19,25 +19,26 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// Node is what a handler reads of a node. A [volumemanager.Manager] is one.
+// Node is the part of a node's manager that a handler reads. A [volumemanager.Manager] is one.
 type Node interface {
-	// Status returns where every volume on the node stands.
+	// Status returns every volume of the node with its phase.
 	Status() volumemanager.NodeStatus
 	// Hung returns the calls of plugins that were abandoned and still run.
 	Hung() []operationexecutor.HungCall
-	// PodStats returns the last measurement of a pod's volumes, and has those measured that were not within maxAge.
+	// PodStats returns the last measurements of a pod's volumes, and starts new ones for those older than maxAge.
 	PodStats(uid types.UID, maxAge time.Duration) []volumemanager.VolumeStats
 	// Subscribe returns the changes of the volumes, until ctx or the manager's Run ends.
 	Subscribe(ctx context.Context) iter.Seq[volumemanager.Change]
 }
 
-// NodeOptions say what a node's handler shows beside what its manager knows.
+// NodeOptions configures a node's handler.
 type NodeOptions struct {
-	// History has the operations of the time lines. Nil: a time line says only since when a volume is wanted and resolved.
+	// History has the operations of the time lines. If it is nil, a time line has only the times at which a volume was
+	// requested and resolved.
 	History *History
 }
 
-// NewNode returns a handler that shows node. It starts nothing.
+// NewNode returns a handler that shows node. It starts no goroutine.
 func NewNode(node Node, options NodeOptions) http.Handler {
 	n := nodeHandler{node: node, options: options, streams: newStreams()}
 	mux := http.NewServeMux()
@@ -58,7 +59,7 @@ type nodeHandler struct {
 	streams streams
 }
 
-// serve answers a request: it reads the query, then the node, and writes what write makes of the answer.
+// serve answers a request: it reads the query and the node, and writes the answer with write.
 func (n nodeHandler) serve(contentType string, l limits, write func(*bytes.Buffer, NodeAnswer, query) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := readQuery(r.URL.RawQuery, l)
@@ -76,7 +77,7 @@ func (n nodeHandler) serve(contentType string, l limits, write func(*bytes.Buffe
 	}
 }
 
-// answer makes the answer to q. The volumes that it lists get their figures and operations, and no others.
+// answer returns the answer to q. Only the volumes in it get their usage and operations.
 func (n nodeHandler) answer(q query) NodeAnswer {
 	a := answer(n.node.Status(), n.node.Hung(), q)
 	for i := range a.Volumes {
@@ -89,10 +90,10 @@ func (n nodeHandler) answer(q query) NodeAnswer {
 	return a
 }
 
-// usageAge is how old figures may be before they are measured again.
+// usageAge is the age of a measurement at which a new one starts.
 const usageAge = time.Minute
 
-// addUsage adds what was last measured of each volume, and has what is too old measured for a later request.
+// addUsage adds the last measurement of each volume, and starts new ones of those that are too old.
 func (n nodeHandler) addUsage(volumes []Volume) {
 	ofPod := make(map[types.UID][]volumemanager.VolumeStats)
 	for i := range volumes {
@@ -113,7 +114,7 @@ func (n nodeHandler) addUsage(volumes []Volume) {
 	}
 }
 
-// events tells a browser when a volume that its query asks for has changed.
+// events notifies a browser when a volume that matches its query has changed.
 func (n nodeHandler) events(w http.ResponseWriter, r *http.Request) {
 	q, err := readQuery(r.URL.RawQuery, pageLimits)
 	if err != nil {
@@ -134,7 +135,7 @@ func (n nodeHandler) events(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// setHeaders says that an answer is for this moment, and that nothing in it is to be run but the script of this handler.
+// setHeaders forbids caching of an answer, and every script in it but the handler's own.
 func setHeaders(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
@@ -149,11 +150,11 @@ func send(w http.ResponseWriter, r *http.Request, contentType string, body []byt
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // the client may have gone
+		_, _ = w.Write(body) // the client may have closed the connection
 	}
 }
 
-// refuse answers a request that is wrong.
+// refuse answers a wrong request.
 func refuse(w http.ResponseWriter, err error) {
 	setHeaders(w)
 	http.Error(w, err.Error(), http.StatusBadRequest)
@@ -163,7 +164,7 @@ func writeJSON(b *bytes.Buffer, a NodeAnswer, _ query) error {
 	return json.NewEncoder(b).Encode(a)
 }
 
-// query is what a request asks for.
+// query holds the parameters of a request.
 type query struct {
 	pod, node, plugin, phase string
 	offset, limit            int
@@ -171,7 +172,7 @@ type query struct {
 	usage                    usage
 }
 
-// stacks says whether the stacks of hung calls are read. All goroutines stop for a moment while one is.
+// stacks says whether to read the stacks of hung calls. All goroutines stop for a moment for each.
 type stacks string
 
 const (
@@ -179,7 +180,7 @@ const (
 	withStacks    stacks = "1"
 )
 
-// usage says whether the answer has figures of usage, which are measured for it.
+// usage says whether the answer has measurements.
 type usage string
 
 const (
@@ -187,7 +188,7 @@ const (
 	withUsage    usage = "1"
 )
 
-// limits say how many volumes an answer has: usually, and at most.
+// limits are the default and the largest number of volumes in an answer.
 type limits struct{ usual, most int }
 
 var (
@@ -195,7 +196,7 @@ var (
 	pageLimits = limits{usual: 100, most: 500}
 )
 
-// readQuery reads the parameters of a request. Its errors repeat nothing of the request.
+// readQuery reads the parameters of a request. Its errors do not quote the request.
 func readQuery(raw string, l limits) (query, error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
@@ -224,7 +225,7 @@ func readQuery(raw string, l limits) (query, error) {
 	return q, nil
 }
 
-// matches reports whether the query asks for the volume.
+// matches reports whether the volume matches the query.
 func (q query) matches(s volumemanager.VolumeStatus) bool {
 	pod := q.pod == "" || q.pod == string(s.PodUID) || q.pod == s.PodName.Name || q.pod == s.PodName.Namespace+"/"+s.PodName.Name
 	return pod && (q.plugin == "" || q.plugin == s.Plugin) && (q.phase == "" || q.phase == string(s.Phase))

@@ -28,7 +28,8 @@ const (
 	LabelDriverName = "csi.storage.k8s.io/drivername"
 )
 
-// EventCapacityFailed is the reason of the event of a class whose capacity a plugin could not say, or that could not be written.
+// EventCapacityFailed is the reason of the event of a class whose capacity could not be read from the plugin, or not be
+// written.
 const EventCapacityFailed = "CapacityFailed"
 
 // The defaults of Options.
@@ -47,20 +48,21 @@ type Options struct {
 	ManagedBy string
 	// Owner becomes an owner of each object, so that a garbage collector deletes them with it; nil means none.
 	Owner *metav1.OwnerReference
-	// Segments are the segments of plugins, by the plugins' names: the labels that the nodes of a segment have. A plugin that is not
-	// named has those of its CSINodes.
+	// Segments are the segments of plugins, by the plugins' names: the labels of the segment's nodes. Other plugins
+	// have the segments of their CSINodes.
 	Segments map[string][]map[string]string
 	// ImmediateBinding publishes capacity for classes that bind at once, too.
 	ImmediateBinding bool
-	// PollInterval is the time after which a plugin is asked again although nothing has changed here; zero means a minute, less than
-	// zero never.
+	// PollInterval is the interval at which a plugin is called although nothing has changed; zero means a minute, a
+	// negative value never.
 	PollInterval time.Duration
 	// CallTimeout bounds each call of a plugin; zero means a minute.
 	CallTimeout time.Duration
-	// InitialBackoff is the wait before what failed is tried again; it doubles with each failure in a row, up to MaxBackoff.
-	// Zero means half a second, and two minutes and two seconds.
+	// InitialBackoff is the wait before a retry; it doubles with each failure in a row, up to MaxBackoff. Zero means
+	// half a second, and two minutes and two seconds.
 	InitialBackoff, MaxBackoff time.Duration
-	// Jitter is the greatest part of a wait that is left out at random, between 0 and 1; zero means 0.1, less than zero none.
+	// Jitter is the largest random part that is subtracted from a wait, between 0 and 1; zero means 0.1, a negative
+	// value none.
 	Jitter float64
 	// Events gets the events of classes; nil drops them.
 	Events volume.EventRecorder
@@ -88,7 +90,7 @@ func (o Options) policy() backoff.Policy {
 	return backoff.Policy{Initial: o.InitialBackoff, Max: o.MaxBackoff, Jitter: o.Jitter}
 }
 
-// Controller keeps the objects. Make it with [New] and start it with Run.
+// Controller maintains the objects. Make it with [New] and start it with Run.
 type Controller struct {
 	plugins *volume.VolumePluginMgr
 	store   store.Store
@@ -103,16 +105,16 @@ type Controller struct {
 	// ours are the objects of this controller, by driver.
 	ours *store.Index[*storagev1.CSIStorageCapacity, string]
 
-	// sizes are the sizes of volumes as they were seen last. Only the feed of volumes uses it.
+	// sizes are the last known sizes of volumes. Only the feed of volumes uses it.
 	sizes map[string]volumeSize
 
-	mu      sync.Mutex // no call that waits is made under it
+	mu      sync.Mutex // not held during I/O or calls of plugins
 	drivers map[string]*driver
 	// starting are the plugins whose drivers Run is to start.
 	starting *workqueue.Queue[string]
 }
 
-// volumeSize is what of a volume matters for capacity.
+// volumeSize holds the fields of a volume that matter for capacity.
 type volumeSize struct {
 	uid   types.UID
 	bytes int64
@@ -143,8 +145,8 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) (*Cont
 	return c, nil
 }
 
-// Run works until ctx ends, and returns when every goroutine that it started has ended, but for calls of plugins that do not return:
-// those are abandoned. A second call returns at once with an error that matches [volume.ErrInvalid].
+// Run works until ctx ends, and returns when every goroutine that it started has ended, except for abandoned calls of
+// plugins. A second call returns at once with an error that matches [volume.ErrInvalid].
 func (c *Controller) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
 		return fmt.Errorf("capacity controller: Run was called twice: make another controller: %w", volume.ErrInvalid)
@@ -167,7 +169,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// startAll starts drivers as they come, until ctx ends.
+// startAll starts new drivers until ctx ends.
 func (c *Controller) startAll(ctx context.Context, drivers *sync.WaitGroup) {
 	for {
 		plugin, ok := c.starting.Get(ctx)
@@ -182,7 +184,7 @@ func (c *Controller) synced(ctx context.Context) bool {
 	return c.classes.WaitSynced(ctx) && c.nodes.WaitSynced(ctx) && c.csiNodes.WaitSynced(ctx) && c.objects.WaitSynced(ctx)
 }
 
-// driver returns what keeps the objects of a plugin, and has it started if it is new.
+// driver returns the driver that maintains the objects of a plugin, and starts a new one.
 func (c *Controller) driver(plugin string) *driver {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +220,7 @@ func (c *Controller) planAll() {
 	}
 }
 
-// classChanged plans a class anew, and asks for its capacity, since its parameters may be others.
+// classChanged plans a class again, and reads its capacity again, because its parameters may have changed.
 func (c *Controller) classChanged(class *storagev1.StorageClass) {
 	if class.Provisioner == "" || class.Provisioner == objects.NoProvisioner {
 		return
@@ -228,7 +230,7 @@ func (c *Controller) classChanged(class *storagev1.StorageClass) {
 	d.plan()
 }
 
-// volumeChanged asks for capacity anew where a volume was made, grown or deleted.
+// volumeChanged reads the capacity again if a volume was created, expanded or deleted.
 func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	now, exists := c.volumes.Get(store.NameOf(pv))
 	if !exists {
@@ -258,14 +260,14 @@ func pluginOf(pv *v1.PersistentVolume) string {
 	return driver.PluginName
 }
 
-// objectChanged has an object of this controller looked at that another has changed.
+// objectChanged queues an object of this controller that another program has changed.
 func (c *Controller) objectChanged(object *storagev1.CSIStorageCapacity) {
 	for _, name := range c.driversOf(object) {
 		c.driver(volume.PluginNameOfDriver(name)).objectChanged(object)
 	}
 }
 
-// driversOf returns the name of the driver of an object, none if it is not of this controller.
+// driversOf returns the name of an object's driver, none if the object is not this controller's.
 func (c *Controller) driversOf(object *storagev1.CSIStorageCapacity) []string {
 	driver := object.Labels[LabelDriverName]
 	if object.Namespace != c.options.Namespace || object.Labels[LabelManagedBy] != c.options.ManagedBy || driver == "" {

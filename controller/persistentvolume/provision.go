@@ -21,7 +21,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// provisioning makes volumes for claims, and records on the claims how far that is.
+// provisioning creates volumes for claims, and records the progress on the claims.
 type provisioning struct {
 	plugins   *volume.VolumePluginMgr
 	store     store.Store
@@ -36,7 +36,7 @@ type provisioning struct {
 	populating *populating
 }
 
-// provision makes a volume for a claim that found none, and binds it. It reports whether the claim is bound.
+// provision creates a volume for a claim that found none, and binds it. It reports whether the claim is bound.
 func (p *provisioning) provision(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass,
 ) (bound bool, err error) {
@@ -128,7 +128,7 @@ func (p *provisioning) attributesFor(
 	return class, nil
 }
 
-// prepare refuses what cannot work before anything is begun.
+// prepare checks a provisioning before anything begins.
 func (p *provisioning) prepare(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, plugin volume.ProvisionableVolumePlugin,
 ) (storage.Job, error) {
@@ -139,7 +139,7 @@ func (p *provisioning) prepare(
 	return p.storage.Prepare(ctx, claim, class, plugin, node)
 }
 
-// waitForOthers has a claim wait for which no plugin here makes a volume.
+// waitForOthers makes a claim wait if no plugin here creates a volume for it.
 func (p *provisioning) waitForOthers(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why reason,
 ) error {
@@ -157,7 +157,7 @@ func (p *provisioning) recordMade(claim *v1.PersistentVolumeClaim, pv *v1.Persis
 	p.events.Eventf(claim, v1.EventTypeNormal, objects.ReasonProvisioningSucceeded, "made volume %q", pv.Name)
 }
 
-// provisioner returns the plugin that makes the volumes of class; nil, and why, when it is none of those here.
+// provisioner returns the plugin of a class; nil with the reason if there is none here.
 func (p *provisioning) provisioner(class *storagev1.StorageClass) (volume.ProvisionableVolumePlugin, reason) {
 	if class.Provisioner == NoProvisioner {
 		return nil, failedBinding("no volume fits, and nothing makes volumes of storage class %q: create one", class.Name)
@@ -180,8 +180,8 @@ func (p *provisioning) provisioner(class *storagev1.StorageClass) (volume.Provis
 // inTreePrefix begins the names of provisioners that are plugins or nothing: no program provisions under such a name.
 const inTreePrefix = "kubernetes.io/"
 
-// leaveToOthers writes into the claim which provisioner is to make its volume, and for which node. Provisioners in other programs wait
-// for that.
+// leaveToOthers writes the provisioner and the node of the new volume into the claim. External provisioners wait for
+// that.
 func (p *provisioning) leaveToOthers(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass,
 ) (*v1.PersistentVolumeClaim, error) {
@@ -197,7 +197,7 @@ func (p *provisioning) leaveToOthers(
 	return p.binder.UpdateClaim(ctx, changed)
 }
 
-// intend writes to the claim that a volume is about to be made for it, before anything is made.
+// intend records on the claim that a volume is about to be created, before anything is.
 func (p *provisioning) intend(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass,
 ) (*v1.PersistentVolumeClaim, error) {
@@ -216,7 +216,8 @@ func (p *provisioning) intend(
 	return p.binder.UpdateClaim(ctx, changed)
 }
 
-// notBegun records why provisioning cannot begin. It is tried again. What an earlier attempt left on the claim stays.
+// notBegun records why provisioning cannot begin. It is retried. The annotations of an earlier attempt stay on the
+// claim.
 func (p *provisioning) notBegun(ctx context.Context, claim *v1.PersistentVolumeClaim, err error) error {
 	failed := &work.CallError{UID: claim.UID, Err: fmt.Errorf("claim %q gets no volume: %w", store.NameOf(claim), err)}
 	if err := p.pending.wait(ctx, claim, provisioningFailed(err)); err != nil {
@@ -253,9 +254,9 @@ func (p *provisioning) save(ctx context.Context, claim *v1.PersistentVolumeClaim
 	return saved, nil
 }
 
-// refutes reports whether the error of a provisioner says that there is no storage, also when an earlier attempt may have succeeded: a
-// provisioner that has made the volume finds it by its name, and does not call it impossible. Any other error only says that this
-// attempt has made nothing.
+// refutes reports whether the error of a provisioner proves that there is no storage, even from an earlier attempt: a
+// provisioner that has created the volume finds it by its name, and does not call it impossible. Any other error only
+// says that this attempt has created nothing.
 func refutes(err error) bool {
 	return outcome.ClassOf(err) == outcome.Final &&
 		(errors.Is(err, volume.ErrInfeasible) || errors.Is(err, volume.ErrUnsupported) || errors.Is(err, volume.ErrInvalid))
@@ -318,14 +319,14 @@ func (p *provisioning) finish(ctx context.Context, claim *v1.PersistentVolumeCla
 	return p.orphaned(claim, err)
 }
 
-// orphaned says that it is not known whether storage was made for a claim that is being deleted.
+// orphaned says that it is unknown whether storage was created for a claim that is being deleted.
 func (p *provisioning) orphaned(claim *v1.PersistentVolumeClaim, err error) error {
 	p.events.Eventf(claim, v1.EventTypeWarning, objects.ReasonProvisioningCleanupFailed,
 		"the claim stays until it is known whether storage was made for it: %v", err)
 	return &work.CallError{UID: claim.UID, Err: fmt.Errorf("claim %q cannot go: %w", store.NameOf(claim), err)}
 }
 
-// made returns the volume that was made for this claim before, when the bind was interrupted; nil for none.
+// made returns the volume that was created for this claim before an interrupted bind; nil for none.
 func (p *provisioning) made(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	if !slices.Contains(claim.Finalizers, objects.FinalizerProvisioning) {
 		return nil, nil

@@ -15,7 +15,8 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// volumeSync serves volumes: it keeps their phases true, offers the free ones to claims, and has those reclaimed whose claims are gone.
+// volumeSync syncs volumes: it updates their phases, offers free ones to claims, and reclaims those whose claims are
+// gone.
 type volumeSync struct {
 	store     store.Store
 	seen      *seen
@@ -27,7 +28,7 @@ type volumeSync struct {
 	populating *populating
 }
 
-// sync does the next thing for one volume.
+// sync does the next step for one volume.
 func (s *volumeSync) sync(ctx context.Context, name string) error {
 	pv, ok := s.seen.volume(name)
 	if !ok {
@@ -59,7 +60,7 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	case claim == nil && s.queue.IsBusy(work.Item{Kind: work.Claim, Name: claimName}):
-		// Its worker may just have learnt that, and gives the volume back if the claim never had it.
+		// The claim's worker may just have found that out, and gives the volume back if the claim never had it.
 		return fmt.Errorf("claim %q of volume %q is being looked at: %w", claimName, pv.Name, store.ErrConflict)
 	case claim == nil:
 		return s.reclaim(ctx, pv)
@@ -77,7 +78,7 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 	return s.binder.Unbind(ctx, pv)
 }
 
-// reclaim has a volume reclaimed whose claim is gone, after its filling has ended.
+// reclaim reclaims a volume whose claim is gone, after its filling has ended.
 func (s *volumeSync) reclaim(ctx context.Context, pv *v1.PersistentVolume) error {
 	if err := s.populating.end(ctx, pv, pv, work.Volume); err != nil {
 		return err
@@ -85,7 +86,7 @@ func (s *volumeSync) reclaim(ctx context.Context, pv *v1.PersistentVolume) error
 	return s.reclaimer.Reclaim(ctx, pv)
 }
 
-// offer wakes the claim that is to have a free volume, and reports whether the volume is kept for a claim now.
+// offer wakes the claim that should get a free volume, and reports whether the volume is reserved for a claim now.
 func (s *volumeSync) offer(pv *v1.PersistentVolume) (isKept bool) {
 	return s.matcher.Offer(pv, func(claim types.NamespacedName) (idle bool) {
 		busy := s.queue.IsBusy(work.Item{Kind: work.Claim, Name: claim})

@@ -16,18 +16,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// CopyProgress is how far the copy of an image is.
+// CopyProgress is the progress of the copy of an image.
 type CopyProgress struct {
-	// Volume is the handle of the volume that is made, or the name of the snapshot. Source is the handle of what is copied.
+	// Volume is the handle of the new volume, or the name of the snapshot. Source is the handle of the copied volume.
 	Volume, Source string
-	// Done is how much of the image is copied, and Size all of it, in bytes; holes count, and take no time.
+	// Done is the copied part of the image, and Size the size of the image, in bytes; holes count, and take no time.
 	Done, Size int64
 }
 
 // origin is the volume that a new one is a copy of; the zero value is none.
 type origin struct {
 	handle string
-	// gone is true when there is nothing to be copied any more, so that only a copy that was made before can be found.
+	// gone is true if the source does not exist any more: only a copy that was made before can be found.
 	gone bool
 	// snapshot is the handle of the snapshot from which the volume is restored; empty means none. record and member are what it
 	// is, once that is known.
@@ -38,7 +38,7 @@ type origin struct {
 
 func (o origin) isNone() bool { return o.handle == "" && o.snapshot == "" && !o.gone }
 
-// name is the handle of what is copied.
+// name is the handle of the source.
 func (o origin) name() string { return cmp.Or(o.handle, o.snapshot) }
 
 // CanClone implements volume.CloneableVolumePlugin: every volume can be copied.
@@ -47,7 +47,7 @@ func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
 	return err == nil, err
 }
 
-// of makes a request one for a copy, where the claim has a source of data.
+// of changes a request into one for a copy, if the claim has a data source.
 func (r *request) of(options volume.VolumeOptions) error {
 	if options.Snapshot != nil {
 		return r.fromSnapshot(options)
@@ -84,22 +84,22 @@ func namesClaim(claim *v1.PersistentVolumeClaim) bool {
 	return ref != nil && ref.Kind == "PersistentVolumeClaim" && (ref.APIGroup == nil || *ref.APIGroup == "")
 }
 
-// copies makes images that are copies of others.
+// copies creates images that are copies of others.
 type copies struct {
 	mounts   *mounts
 	progress func(CopyProgress) // may be nil
 	logger   *slog.Logger
 }
 
-// copying is one copy of an image under way.
+// copying is one running copy of an image.
 type copying struct {
 	copies
 	request  request
 	from, to *os.File
 }
 
-// clone fills the partial image with what the source's image holds, makes it as large as is asked for and gives its filesystem
-// an identity of its own.
+// clone fills the partial image with the content of the source's image, expands it to the requested size and gives its
+// filesystem a new identity.
 func (k copies) clone(ctx context.Context, to *os.File, r request) error {
 	if r.origin.gone {
 		return fmt.Errorf("the volume that was to be copied is gone: %w", volume.ErrInfeasible)
@@ -127,7 +127,7 @@ func (c copying) run(ctx context.Context) error {
 	return c.renew(ctx)
 }
 
-// renew makes a volume of its own of what was copied.
+// renew gives the copied filesystem a new identity.
 func (c copying) renew(ctx context.Context) error {
 	if err := checkContent(ctx, c.to, c.request.fsType); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (c copying) whileWhole(ctx context.Context, do func() error) error {
 	return whileWhole(ctx, c.from, do)
 }
 
-// quiet copies an image to which nobody writes.
+// quiet copies an image without writers.
 func (c copying) quiet(ctx context.Context) error {
 	if !c.request.preallocate {
 		err := image.Share(c.to, c.from)
@@ -165,10 +165,10 @@ func (c copying) quiet(ctx context.Context) error {
 	return nil
 }
 
-// inUse copies an image that may be written to meanwhile. That takes a filesystem below that makes the copy in one step: it
-// holds what a power cut at that moment would have left, which is what a journal is for; and what was written before the call,
-// since that is flushed first. Freezing would add nothing to that, and would leave the pods' filesystem frozen when this
-// process is killed.
+// inUse copies an image that may be written meanwhile. That requires a filesystem that makes the copy in one step. The
+// copy holds what a power cut at that moment would have left, which a journal can repair; it also holds all writes
+// before the call, because those are flushed first. A freeze would add nothing, and would leave the pods' filesystem
+// frozen if this process is killed.
 func (c copying) inUse(ctx context.Context) error {
 	device, err := c.mounts.devices.loops.FindFile(ctx, c.from)
 	if errors.Is(err, loop.ErrNotAttached) {
@@ -202,8 +202,8 @@ func (c copying) errInUse(device loop.Device, cause error) error {
 	return errors.Join(err, cause)
 }
 
-// flush has what was written so far written to the image, and returns what the volume is used by. A filesystem that is not mounted
-// where this plugin stages it is foreign, and cannot be flushed.
+// flush writes all earlier writes to the image, and returns the users of the volume. A filesystem that is mounted
+// elsewhere than at this plugin's staging path is foreign, and cannot be flushed.
 func (c copying) flush(ctx context.Context, device loop.Device) (use, error) {
 	staging := c.mounts.stagingPath(c.request.origin.handle)
 	there, mounted, err := c.mounts.at(ctx, staging)
@@ -223,7 +223,7 @@ func (c copying) flush(ctx context.Context, device loop.Device) (use, error) {
 	return loose, image.Sync(device.Path)
 }
 
-// enlarge makes the copy as large as is asked for, but never smaller than it is.
+// enlarge expands the copy to the requested size. It never shrinks the copy.
 func (c copying) enlarge() error {
 	info, err := c.to.Stat()
 	if err != nil {

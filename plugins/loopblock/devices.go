@@ -27,9 +27,9 @@ type devices struct {
 	directIO bool
 	logger   *slog.Logger
 	limit    int64 // how many volumes can be attached; 0 means any number
-	// attaching is how many calls of attach are under way: they count for the limit.
+	// attaching is the number of running calls of attach, which count for the limit.
 	attaching atomic.Int64
-	// turns are those of the calls that have to do with the attributes of a volume.
+	// turns are the locks for calls that read or change the attributes of a volume.
 	turns turns
 }
 
@@ -58,10 +58,10 @@ func (v *devices) attach(ctx context.Context, src source) (loop.Device, error) {
 	})
 }
 
-// label is what a loop device of this plugin is marked with, so that it is found when its image has no name any more.
+// label is the label of this plugin's loop devices, by which a device is found when its image has no name any more.
 func label(handle string) string { return Name + "/" + handle }
 
-// find returns the device of an image. None is an error that matches loop.ErrNotAttached.
+// find returns the device of an image. If there is none, the error matches loop.ErrNotAttached.
 func (v *devices) find(ctx context.Context, handle string) (loop.Device, error) {
 	device, err := withImage(ctx, v.images, handle, func(file *os.File) (loop.Device, error) {
 		return v.loops.FindFile(ctx, file)
@@ -91,7 +91,7 @@ func (v *devices) findDeleted(ctx context.Context, handle string) (loop.Device, 
 	return found[0], nil
 }
 
-// among returns the devices that have the image of handle. That one which does not answer may have it is an error.
+// among returns the devices with the image of handle. If a device that does not answer may have it, that is an error.
 func (v *devices) among(ctx context.Context, all []loop.Device, handle string) ([]loop.Device, error) {
 	info, err := withImage(ctx, v.images, handle, (*os.File).Stat)
 	gone := errors.Is(err, fs.ErrNotExist)
@@ -109,13 +109,14 @@ func (v *devices) among(ctx context.Context, all []loop.Device, handle string) (
 	return found, nil
 }
 
-// hadImage reports whether a device has an image that was deleted, and is ours by both of the marks that are left.
+// hadImage reports whether a device has a deleted image of this plugin, by the two remaining marks.
 func (v *devices) hadImage(d loop.Device, handle string) bool {
 	return d.Deleted && d.MayBeLabelled(label(handle)) && d.BackingPath == v.images.shownPath(handle)
 }
 
-// withinLimit calls attach, unless the node has as many volumes as it may have and this is none of them. Of several calls at
-// once those that count beyond the limit are refused, and one of them may be refused for another that fails.
+// withinLimit calls attach, unless the node has its maximum of volumes and this is not one of them. Of several
+// concurrent calls, those that count beyond the limit are refused; one may be refused because of another that then
+// fails.
 func (v *devices) withinLimit(ctx context.Context, file *os.File, attach func() (loop.Device, error)) (loop.Device, error) {
 	if v.limit <= 0 {
 		return attach()
@@ -148,7 +149,7 @@ func (v *devices) isOurs(d loop.Device) bool {
 	return strings.HasPrefix(d.Label, Name+"/") && filepath.Dir(d.BackingPath) == filepath.Dir(v.images.shownPath("any"))
 }
 
-// at makes sure that the device at path has the image of handle.
+// at returns an error unless the device at path has the image of handle.
 func (v *devices) at(ctx context.Context, handle, path string) (loop.Device, error) {
 	device, err := v.loops.Inspect(ctx, path)
 	if err != nil {

@@ -18,15 +18,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrTimeout says that a filesystem had to be thawed before its image was copied, since [Options].FreezeLimit was over. The
-// incomplete copy was removed.
+// ErrTimeout says that a filesystem was thawed before its image was copied, because [Options].FreezeLimit had passed.
+// The incomplete copy was removed.
 var ErrTimeout = errors.New("the copy takes longer than the filesystem may be frozen")
 
-// defaultFreezeLimit is how long a filesystem stays frozen where [Options].FreezeLimit is zero.
+// defaultFreezeLimit is the default of [Options].FreezeLimit.
 const defaultFreezeLimit = 5 * time.Second
 
-// frozenSuffix is that of the record of a volume that is being frozen. The process that does it has the record locked. The suffix
-// is no longer than the longest of a volume's files, which a handle leaves room for.
+// frozenSuffix is the suffix of the record of a volume that is being frozen. The freezing process holds a lock of the
+// record. No suffix of a volume's files is longer, and a handle leaves room for that.
 const frozenSuffix = ".frozen"
 
 // frozenVolume is a frozen filesystem of a volume. While its root is open, it stays mounted.
@@ -36,26 +36,25 @@ type frozenVolume struct {
 	record *os.File
 	frozen *freeze.Frozen
 	begun  time.Time
-	limit  time.Time // when it is thawed at the latest
+	limit  time.Time // the latest time of its thaw
 
 	// Once it was thawed:
 	thawed error
 	lasted time.Duration
 }
 
-// freezes freezes volumes that are staged, has that on record, and thaws what a process that is gone has left frozen. It keeps
+// freezes freezes staged volumes with a record of each, and thaws those that an ended process has left frozen. It keeps
 // nothing in memory.
 type freezes struct {
 	mounts *mounts
-	// limit is how long a filesystem stays frozen at most.
+	// limit is the longest time for which a filesystem stays frozen.
 	limit  time.Duration
 	logger *slog.Logger
 }
 
 func (z *freezes) images() images { return z.mounts.devices.images }
 
-// freeze freezes all members that are staged. What is dirty in any of them is written before. Those that were frozen are
-// returned with an error too.
+// freeze freezes all staged members. It syncs all of them first. With an error it also returns those that are frozen.
 func (t *taking) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, error) {
 	var writers []*member
 	for _, m := range t.members {
@@ -83,7 +82,7 @@ func (t *taking) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, e
 	return frozen, nil
 }
 
-// freezeVolume freezes a volume that is staged, and has that on record before.
+// freezeVolume records and freezes a staged volume.
 func (z *freezes) freezeVolume(ctx context.Context, dir *image.Dir, m *member) (*frozenVolume, error) {
 	handle := m.source.handle
 	if err := z.thawLeft(ctx, dir, handle); err != nil {
@@ -112,8 +111,8 @@ func (z *freezes) freezeVolume(ctx context.Context, dir *image.Dir, m *member) (
 	return f, nil
 }
 
-// thawAll thaws all volumes before it does anything else, so that no writer waits for a record. An error that matches
-// freeze.ErrThawed says that one was thawed too early. The record of one that the kernel refuses to thaw stays.
+// thawAll thaws all volumes before it does anything else: no writer waits for a record. An error that matches
+// freeze.ErrThawed says that one was thawed too early. If the kernel refuses to thaw one, its record stays.
 func (z *freezes) thawAll(dir *image.Dir, frozen []*frozenVolume) error {
 	var errs []error
 	for _, f := range slices.Backward(frozen) {
@@ -127,7 +126,7 @@ func (z *freezes) thawAll(dir *image.Dir, frozen []*frozenVolume) error {
 	return errors.Join(errs...)
 }
 
-// end returns what became of the thaw, and removes the record unless the volume may still be frozen.
+// end returns the result of the thaw, and removes the record unless the volume may still be frozen.
 func (f *frozenVolume) end(dir *image.Dir) error {
 	if f.thawed != nil && !errors.Is(f.thawed, freeze.ErrThawed) {
 		return errors.Join(fmt.Errorf("thawing volume %q: %w", f.handle, f.thawed), f.root.Close(), f.record.Close())
@@ -140,7 +139,7 @@ func (f *frozenVolume) close(dir *image.Dir) error {
 	return errors.Join(dir.Remove(f.handle+frozenSuffix, f.record), f.record.Close(), f.root.Close())
 }
 
-// thawLeft thaws a volume that a process that is gone may have left frozen. Without a record of it nothing is touched.
+// thawLeft thaws a volume that an ended process may have left frozen. It does not touch a volume without such a record.
 func (z *freezes) thawLeft(ctx context.Context, dir *image.Dir, handle string) error {
 	record, err := dir.LockLeftOver(handle + frozenSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,8 +180,8 @@ func (z *freezes) forgetUnmounted(ctx context.Context, dir *image.Dir, handle st
 	return err
 }
 
-// thawStaged is thawLeft for a volume that has just been found staged: its filesystem may be one that was left frozen and
-// unmounted. While a snapshot is being made it does nothing.
+// thawStaged is thawLeft for a volume that was just found staged: its filesystem may have been left frozen and then
+// unmounted. During the creation of a snapshot it does nothing.
 func (z *freezes) thawStaged(ctx context.Context, handle string) error {
 	_, err := inImages(ctx, z.images(), "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
 		return struct{}{}, z.thawLeft(ctx, dir, handle)
@@ -213,8 +212,8 @@ func (z *freezes) thawAllLeft(ctx context.Context) {
 	}
 }
 
-// thawBeforeUnmount is thawLeft for a volume that is to be unmounted: without its mount nobody could thaw it. The unmount goes on
-// if the filesystem of the images does not answer, since a teardown is what helps then.
+// thawBeforeUnmount is thawLeft for a volume before its unmount: without its mount it cannot be thawed. If the
+// filesystem of the images does not answer, the unmount continues, because a teardown is what helps then.
 func (z *freezes) thawBeforeUnmount(ctx context.Context, handle string) error {
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
