@@ -34,7 +34,11 @@ const (
 
 // anyDriver is the driver that `make test-csi` was given: a socket that is served, or a program that is started for a test and
 // killed after it.
-type anyDriver struct{ name, socket, dir string }
+type anyDriver struct {
+	name, socket, dir string
+	// ended is closed when the program has ended; nil for a socket that is served.
+	ended chan struct{}
+}
 
 func startAnyDriver(t *testing.T) anyDriver {
 	t.Helper()
@@ -49,20 +53,24 @@ func startAnyDriver(t *testing.T) anyDriver {
 		d.start(t, given)
 	}
 	options := csidriver.Options{Socket: d.socket, ConnectTimeout: time.Minute}
+	starting, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
 	for {
 		if d.name, err = csidriver.Identify(t.Context(), options); err == nil {
 			return d
 		}
 		select {
-		case <-t.Context().Done():
-			require.NoError(t, err)
+		case <-starting.Done():
+			require.NoError(t, err, "the driver does not say who it is")
+		case <-d.ended:
+			require.NoError(t, err, "the driver has ended: look at what it has told")
 		case <-time.After(10 * time.Millisecond): // It is being started.
 		}
 	}
 }
 
 // start starts a program, whose socket only its owner may write to.
-func (d anyDriver) start(t *testing.T, program string) {
+func (d *anyDriver) start(t *testing.T, program string) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	require.NoError(t, err)
@@ -70,9 +78,14 @@ func (d anyDriver) start(t *testing.T, program string) {
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
+	d.ended = make(chan struct{})
+	go func() { // ends with the program
+		defer close(d.ended)
+		_ = command.Wait() // It was killed, or its log says why it ended.
+	}()
 	t.Cleanup(func() {
 		_ = command.Process.Kill()
-		_ = command.Wait() // It was killed.
+		<-d.ended
 		if t.Failed() {
 			text, err := os.ReadFile(log.Name())
 			t.Logf("the driver has told (%v): %s", err, text[max(0, len(text)-4000):])

@@ -98,7 +98,7 @@ func (s *attachments) attach(ctx context.Context, a attachment) (attachment, err
 	if err != nil {
 		return a, err
 	}
-	before, _ := s.state.attachments.get(attachmentKey(a.ID, a.Node))
+	before, known := s.state.attachments.get(attachmentKey(a.ID, a.Node))
 	if !before.Done {
 		if err := s.state.attachments.put(attachmentKey(a.ID, a.Node), a); err != nil {
 			return a, volume.Transient(err)
@@ -109,7 +109,14 @@ func (s *attachments) attach(ctx context.Context, a attachment) (attachment, err
 		if before.Done {
 			return a, volume.Uncertain(err)
 		}
-		return a, s.notAttached(a, func() error { return detachSpec(ctx, plugin, spec, a.Node) }, err)
+		undo := func() error {
+			undoing := detachSpec(ctx, plugin, spec, a.Node)
+			if !known && errors.Is(err, volume.ErrNotFound) {
+				return nil // Nothing is attached to a node, or of a volume, that never was: a driver need not know it in Detach.
+			}
+			return undoing
+		}
+		return a, s.notAttached(a, undo, err)
 	}
 	a.Done = true
 	if before.Done && before.Device == a.Device {

@@ -296,6 +296,23 @@ func TestAnAttachmentIsKeptUntilItIsKnownToBeGone(t *testing.T) {
 	assert.Empty(t, plugin.Backend().Handles())
 }
 
+// Detach may refuse a node that does not exist: the first Attach to it has attached nothing. A later one says nothing of the first.
+func TestANodeThatDoesNotExistHasNotTheVolume(t *testing.T) {
+	c, plugin := faked(t, optionsIn(t.TempDir()))
+	require.NoError(t, c.create(t.Context(), "data"))
+	missing := fmt.Errorf("no such node: %w", volume.ErrNotFound)
+	plugin.Inject(fake.MethodAttach, fake.Fail(missing), fake.FailAfter(volume.Uncertain(errors.New("lost"))), fake.Fail(missing))
+	plugin.Inject(fake.MethodDetach, fake.FailN(2, missing))
+	codeIs(t, codes.NotFound, c.attach(t.Context()))
+	require.NoError(t, c.delete(t.Context()))
+	require.NoError(t, c.create(t.Context(), "data"))
+	codeIs(t, codes.Unavailable, c.attach(t.Context()))
+	codeIs(t, codes.Unavailable, c.attach(t.Context()))
+	codeIs(t, codes.FailedPrecondition, c.delete(t.Context()))
+	require.NoError(t, c.detach(t.Context()))
+	require.NoError(t, c.delete(t.Context()))
+}
+
 // A plugin that is a bridge to another driver says that the node is full, and leaves open what else it did.
 func TestANodeThatIsFullHasNotTheVolume(t *testing.T) {
 	c, plugin := faked(t, optionsIn(t.TempDir()))
