@@ -150,17 +150,6 @@ func (m *VolumePluginMgr) SupportsMountOption(pluginName string) bool {
 	return m.Capabilities(pluginName).Has(CapMountOptions)
 }
 
-// RequiresRemount reports whether the plugin that supports spec wants SetUp to be called again whenever the pod is
-// updated. It is false for a plugin without [RemountableVolumePlugin]; an error is that of the look-up, or a
-// [*PanicError].
-func (m *VolumePluginMgr) RequiresRemount(spec *Spec) (bool, error) {
-	entry, err := m.entryBySpec(spec)
-	if err != nil {
-		return false, err
-	}
-	return entry.answer(requiresRemount(), spec)
-}
-
 // CanReuse reports whether a volume of spec that is found after a restart, mounted as it was set up, needs no SetUp. It is
 // false for a plugin without [ReusableVolumePlugin], and for a volume that is set up again whenever its pod is updated: such
 // a volume has to show what its content has become since.
@@ -173,16 +162,6 @@ func (m *VolumePluginMgr) CanReuse(spec *Spec) (bool, error) {
 		return false, err
 	}
 	return entry.answer(canReuse(), spec)
-}
-
-// SupportsSELinuxContextMount reports whether the plugin that supports spec can mount it with an SELinux context. It is
-// false for a plugin without [SELinuxVolumePlugin].
-func (m *VolumePluginMgr) SupportsSELinuxContextMount(spec *Spec) (bool, error) {
-	entry, err := m.entryBySpec(spec)
-	if err != nil {
-		return false, err
-	}
-	return entry.answer(supportsSELinuxContextMount(), spec)
 }
 
 // IsAttachable reports whether spec is a volume that must be attached to a node. It is

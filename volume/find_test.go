@@ -348,18 +348,17 @@ func TestQuestionsToOptionalInterfaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := registry(t, tc.plugin)
 			assert.Equal(t, tc.want, m.SupportsMountOption("example.com/a"))
-			remount, err := m.RequiresRemount(spec)
+			r, err := m.Resolve(spec)
 			require.NoError(t, err)
-			assert.Equal(t, tc.want, remount)
-			context, err := m.SupportsSELinuxContextMount(spec)
-			require.NoError(t, err)
-			assert.Equal(t, tc.want, context)
+			assert.Equal(t, tc.want, r.RequiresRemount)
+			assert.Equal(t, tc.want, r.SELinuxMount)
 		})
 	}
 	m := registry(t)
 	assert.False(t, m.SupportsMountOption("example.com/a"))
 	for _, ask := range []func(*Spec) (bool, error){
-		m.RequiresRemount, m.SupportsSELinuxContextMount, m.IsAttachable, m.IsDeviceMountable,
+		m.IsAttachable, m.IsDeviceMountable,
+		func(spec *Spec) (bool, error) { r, err := m.Resolve(spec); return r.RequiresRemount, err },
 	} {
 		_, err := ask(spec)
 		require.ErrorIs(t, err, ErrNoPlugin, "a plugin that is not there is not a no")

@@ -375,19 +375,17 @@ func TestLookUpsAllocateNothing(t *testing.T) {
 	look := map[string]func(*Spec) error{
 		"FindPluginBySpec": func(s *Spec) error { _, err := m.FindPluginBySpec(s); return err },
 		"Resolve":          func(s *Spec) error { _, err := m.Resolve(s); return err },
-		"RequiresRemount":  func(s *Spec) error { _, err := m.RequiresRemount(s); return err },
 		"IsAttachable":     func(s *Spec) error { _, err := m.IsAttachable(s); return err },
 		"IsDeviceMountable": func(s *Spec) error {
 			_, err := m.IsDeviceMountable(s)
 			return err
 		},
-		"SupportsSELinuxContextMount": func(s *Spec) error { _, err := m.SupportsSELinuxContextMount(s); return err },
-		"FindPersistentPluginBySpec":  func(s *Spec) error { _, err := m.FindPersistentPluginBySpec(s); return err },
-		"FindRecyclablePluginBySpec":  func(s *Spec) error { _, err := m.FindRecyclablePluginBySpec(s); return err },
-		"FindDeletablePluginBySpec":   func(s *Spec) error { _, err := m.FindDeletablePluginBySpec(s); return err },
-		"FindAttachablePluginBySpec":  func(s *Spec) error { _, err := m.FindAttachablePluginBySpec(s); return err },
-		"FindMapperPluginBySpec":      func(s *Spec) error { _, err := m.FindMapperPluginBySpec(s); return err },
-		"FindExpandablePluginBySpec":  func(s *Spec) error { _, err := m.FindExpandablePluginBySpec(s); return err },
+		"FindPersistentPluginBySpec": func(s *Spec) error { _, err := m.FindPersistentPluginBySpec(s); return err },
+		"FindRecyclablePluginBySpec": func(s *Spec) error { _, err := m.FindRecyclablePluginBySpec(s); return err },
+		"FindDeletablePluginBySpec":  func(s *Spec) error { _, err := m.FindDeletablePluginBySpec(s); return err },
+		"FindAttachablePluginBySpec": func(s *Spec) error { _, err := m.FindAttachablePluginBySpec(s); return err },
+		"FindMapperPluginBySpec":     func(s *Spec) error { _, err := m.FindMapperPluginBySpec(s); return err },
+		"FindExpandablePluginBySpec": func(s *Spec) error { _, err := m.FindExpandablePluginBySpec(s); return err },
 		"FindDeviceMountablePluginBySpec": func(s *Spec) error {
 			_, err := m.FindDeviceMountablePluginBySpec(s)
 			return err

