@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/call"
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/bind"
@@ -176,22 +177,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		return errors.New("persistent volume controller: Run was called before: make a new controller")
 	}
 	c.run(ctx)
-	if calls := append(c.storage.Abandoned(), c.fillings.Abandoned()...); len(calls) > 0 {
-		return &AbandonedCallsError{Calls: calls}
-	}
-	return nil
+	return call.Abandoned(append(c.storage.Abandoned(), c.fillings.Abandoned()...))
 }
 
 // AbandonedCallsError names the calls of plugins that were still running when Run returned.
-type AbandonedCallsError struct {
-	// Calls are the calls, each as "Provision of volume \"pvc-1\" by plugin \"example.com/ram\"".
-	Calls []string
-}
-
-// Error names all calls.
-func (e *AbandonedCallsError) Error() string {
-	return "abandoned, because they do not return: " + strings.Join(e.Calls, "; ")
-}
+type AbandonedCallsError = call.AbandonedError
 
 func (c *Controller) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup

@@ -51,9 +51,16 @@ func (t *taken) drop(claims []types.NamespacedName) {
 	}
 }
 
+// protection has claims stay while their volumes are read.
+type protection struct {
+	store store.Store
+	seen  *seen
+	taken *taken
+}
+
 // protectClaims has claims stay until release is called at least, and from then on as long as a snapshot or a group reads them. The
 // store says that they are there and are not being deleted.
-func (c *Controller) protectClaims(ctx context.Context, claims ...*v1.PersistentVolumeClaim) (release func(), err error) {
+func (c *protection) protectClaims(ctx context.Context, claims ...*v1.PersistentVolumeClaim) (release func(), err error) {
 	names := make([]types.NamespacedName, len(claims))
 	for i, claim := range claims {
 		names[i] = store.NameOf(claim)
@@ -71,7 +78,7 @@ func (c *Controller) protectClaims(ctx context.Context, claims ...*v1.Persistent
 	return release, nil
 }
 
-func (c *Controller) protectClaim(ctx context.Context, seen *v1.PersistentVolumeClaim) error {
+func (c *protection) protectClaim(ctx context.Context, seen *v1.PersistentVolumeClaim) error {
 	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.store, seen.Namespace, seen.Name)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -83,8 +90,8 @@ func (c *Controller) protectClaim(ctx context.Context, seen *v1.PersistentVolume
 	return err
 }
 
-// releaseClaim lets a claim go whose volume no snapshot, and no group, reads any more. It reads the store.
-func (c *Controller) releaseClaim(ctx context.Context, name types.NamespacedName) error {
+// release lets a claim go whose volume no snapshot, and no group, reads any more. It reads the store.
+func (c *protection) release(ctx context.Context, name types.NamespacedName) error {
 	claim, ok := c.seen.claims.Get(name)
 	if !ok || !has(claim, FinalizerSourceClaim) {
 		return nil
@@ -111,7 +118,7 @@ func (c *Controller) releaseClaim(ctx context.Context, name types.NamespacedName
 }
 
 // isRead reports whether the volume of a claim may still be read for a snapshot. It reads the store.
-func (c *Controller) isRead(ctx context.Context, claim *v1.PersistentVolumeClaim, snap *snapshotv1.VolumeSnapshot) (bool, error) {
+func (c *protection) isRead(ctx context.Context, claim *v1.PersistentVolumeClaim, snap *snapshotv1.VolumeSnapshot) (bool, error) {
 	from := snap.Spec.Source
 	if deref(from.PersistentVolumeClaimName) != claim.Name || deref(from.VolumeSnapshotContentName) != "" || !isUnfinished(snap) {
 		return false, nil
@@ -127,7 +134,7 @@ func (c *Controller) isRead(ctx context.Context, claim *v1.PersistentVolumeClaim
 }
 
 // isReadByGroup reports whether the volume of a claim may still be read for a group. It reads the store.
-func (c *Controller) isReadByGroup(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
+func (c *protection) isReadByGroup(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	groups, _, err := store.ListOf[*groupv1.VolumeGroupSnapshot](ctx, c.store, claim.Namespace)
 	if err != nil {
 		return false, err

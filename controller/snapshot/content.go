@@ -16,8 +16,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// syncContent does the next thing for one content.
-func (c *Controller) syncContent(ctx context.Context, item work.Item) error {
+// contentSync has plugins make and delete the snapshots of contents.
+type contentSync struct {
+	store   store.Store
+	seen    *seen
+	queue   *work.Queue
+	plugins *plugins
+	events  recorder
+	sources *sources
+}
+
+// sync does the next thing for one content.
+func (c *contentSync) sync(ctx context.Context, item work.Item) error {
 	content, ok := c.seen.contents.Get(item.Name)
 	if !ok {
 		return nil
@@ -50,27 +60,17 @@ func (c *Controller) syncContent(ctx context.Context, item work.Item) error {
 }
 
 // contentFailed writes why a content has no snapshot that can be used. It is tried again after a back-off.
-func (c *Controller) contentFailed(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, reason string, why error) error {
+func (c *contentSync) contentFailed(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, reason string, why error) error {
 	failed := &work.CallError{UID: content.UID, Err: fmt.Errorf("content %q: %w", content.Name, why)}
 	if ctx.Err() != nil {
 		return failed
 	}
-	status := snapshotv1.VolumeSnapshotContentStatus{}
-	if content.Status != nil {
-		status = *content.Status.DeepCopy()
-	}
-	status.ReadyToUse = new(false)
-	status.Error = newError(status.Error, why.Error())
-	if apiequality.Semantic.DeepEqual(content.Status, &status) {
-		return failed
-	}
-	e := unchanged(content).begin()
-	e.object.Status = &status
-	if _, err := write(ctx, c.store, c.seen.contents, e); err != nil {
+	news, err := writeFailure(ctx, c.store, c.seen.contents, content, contentFailure, why)
+	if err != nil {
 		failed.Err = errors.Join(failed.Err, err)
-		return failed
+	} else if news {
+		c.events.tell(content, v1.EventTypeWarning, reason, why)
 	}
-	c.event(content, v1.EventTypeWarning, reason, why)
 	return failed
 }
 
@@ -82,7 +82,7 @@ type order struct {
 }
 
 // orderOf returns what the plugin is told for a content that is made of a volume. It reads the store.
-func (c *Controller) orderOf(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (order, error) {
+func (c *contentSync) orderOf(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (order, error) {
 	uid := content.Spec.VolumeSnapshotRef.UID
 	if content.Spec.Source.VolumeHandle == nil || content.Name != contentName(uid) {
 		return order{}, fmt.Errorf("the content is none that was made for a VolumeSnapshot: name the snapshot by its snapshotHandle: %w", volume.ErrInvalid)
@@ -92,7 +92,7 @@ func (c *Controller) orderOf(ctx context.Context, content *snapshotv1.VolumeSnap
 		return order{}, fmt.Errorf("annotation %q does not name the PersistentVolume of volume %q: put it back, or delete the VolumeSnapshot",
 			AnnSourceVolumes, *content.Spec.Source.VolumeHandle)
 	}
-	from, err := c.sourceNamed(ctx, names[0], *content.Spec.Source.VolumeHandle)
+	from, err := c.sources.named(ctx, names[0], *content.Spec.Source.VolumeHandle)
 	if err != nil {
 		return order{}, err
 	}
@@ -111,29 +111,12 @@ func (c *Controller) orderOf(ctx context.Context, content *snapshotv1.VolumeSnap
 	return made, nil
 }
 
-// sourceNamed returns the volume of a PersistentVolume, which must still be the one that the plugin names so.
-func (c *Controller) sourceNamed(ctx context.Context, name, handle string) (source, error) {
-	pv, err := store.Get[*v1.PersistentVolume](ctx, c.store, "", name)
-	if err != nil {
-		return source{}, volume.Transient(fmt.Errorf("volume %q, of which the snapshot is to be made: %w", name, err))
-	}
-	from, err := c.plugins.sourceOf(pv)
-	if err != nil {
-		return source{}, err
-	}
-	if from.handle != handle {
-		return source{}, fmt.Errorf("volume %q is %q and no longer %q: another PersistentVolume has its name: %w",
-			name, from.handle, handle, volume.ErrInvalid)
-	}
-	return from, nil
-}
-
 func splitNames(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }
 
 // makeSnapshot has the plugin make the snapshot of a content. The content says so before it is called.
-func (c *Controller) makeSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+func (c *contentSync) makeSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	begun := isMarked(content, AnnBeingCreated)
 	if !begun {
 		wanted, err := c.isWanted(ctx, content)
@@ -164,7 +147,7 @@ func (c *Controller) makeSnapshot(ctx context.Context, content *snapshotv1.Volum
 }
 
 // isWanted reports whether the snapshot of a content for which nothing was begun is still to be made. It reads the store.
-func (c *Controller) isWanted(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
+func (c *contentSync) isWanted(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
 	ref := content.Spec.VolumeSnapshotRef
 	snap, err := store.Get[*snapshotv1.VolumeSnapshot](ctx, c.store, ref.Namespace, ref.Name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -179,7 +162,7 @@ func isMarked(obj store.Object, key string) bool {
 }
 
 // lookAtSnapshot asks the plugin whether a snapshot is ready to use.
-func (c *Controller) lookAtSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+func (c *contentSync) lookAtSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	plugin, err := c.plugins.mgr.FindSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
 	if err != nil {
 		return c.contentFailed(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
@@ -205,7 +188,7 @@ func (c *Controller) lookAtSnapshot(ctx context.Context, content *snapshotv1.Vol
 }
 
 // recordSnapshot writes what the plugin says of the snapshot into the status of its content. Only then does the mark of a call go.
-func (c *Controller) recordSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, found volume.Snapshot) error {
+func (c *contentSync) recordSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, found volume.Snapshot) error {
 	status := contentStatus(found)
 	if group := content.Annotations[AnnGroupHandle]; group != "" {
 		status.VolumeGroupSnapshotHandle = &group

@@ -13,7 +13,7 @@ import (
 )
 
 // contentDies lets a content go that is being deleted: after its VolumeSnapshot, and after the snapshot, unless that is to be kept.
-func (c *Controller) contentDies(ctx context.Context, item work.Item, content *snapshotv1.VolumeSnapshotContent) error {
+func (c *contentSync) contentDies(ctx context.Context, item work.Item, content *snapshotv1.VolumeSnapshotContent) error {
 	if !has(content, FinalizerContent) {
 		return nil
 	}
@@ -43,7 +43,7 @@ func isMember(content *snapshotv1.VolumeSnapshotContent) bool {
 
 // isHeld reports whether the VolumeSnapshot of a content is there and does not let it go yet. The mark that it does is believed only
 // while that VolumeSnapshot is being deleted: a content that was kept has the mark of an earlier one. It reads the store.
-func (c *Controller) isHeld(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
+func (c *contentSync) isHeld(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
 	ref := content.Spec.VolumeSnapshotRef
 	if ref.UID == "" {
 		return false, nil
@@ -63,7 +63,7 @@ func (c *Controller) isHeld(ctx context.Context, content *snapshotv1.VolumeSnaps
 
 // deleteSnapshot has the plugin delete the snapshot of a content. If it may have made one whose handle is not known, it is asked to
 // make it once more, which returns the handle.
-func (c *Controller) deleteSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
+func (c *contentSync) deleteSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
 	if handleOf(content) == "" {
 		found, err := c.findSnapshot(ctx, content)
 		if err != nil {
@@ -82,7 +82,7 @@ func (c *Controller) deleteSnapshot(ctx context.Context, content *snapshotv1.Vol
 }
 
 // findSnapshot writes the handle of a snapshot that a plugin may have made.
-func (c *Controller) findSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
+func (c *contentSync) findSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
 	o, err := c.orderOf(ctx, content)
 	var made volume.Snapshot
 	if err == nil {
@@ -99,7 +99,7 @@ func (c *Controller) findSnapshot(ctx context.Context, content *snapshotv1.Volum
 
 // checkOnlyContent refuses to delete a snapshot that another content stands for. One that is about to delete the snapshot itself does
 // not count: of two that are deleted, neither waits for the other. It reads the store.
-func (c *Controller) checkOnlyContent(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+func (c *contentSync) checkOnlyContent(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	all, _, err := store.ListOf[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "")
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (c *Controller) checkOnlyContent(ctx context.Context, content *snapshotv1.V
 }
 
 // deletes reports whether a content is being deleted, with its snapshot, and no VolumeSnapshot holds it. It reads the store.
-func (c *Controller) deletes(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
+func (c *contentSync) deletes(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
 	if !dies(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete || isMember(content) {
 		return false, nil
 	}

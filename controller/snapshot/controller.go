@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,20 +52,32 @@ type Controller struct {
 	store   store.Store
 	seen    *seen
 	queue   *work.Queue
-	taken   *taken
 	plugins *plugins
+
+	waker         *waker
+	claims        *protection
+	snapshots     *snapshotSync
+	contents      *contentSync
+	groups        *groupSync
+	groupContents *groupContentSync
 }
 
 // New returns a controller for the snapshots in s, which plugins make and delete. The store must keep [Kinds]. It starts nothing.
 func New(mgr *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
 	options = options.withDefaults()
-	return &Controller{
-		options: options, store: s,
-		seen:    newSeen(s, options.mirrors()),
+	c := &Controller{
+		options: options, store: s, seen: newSeen(s, options.mirrors()),
 		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
-		taken:   newTaken(),
 		plugins: &plugins{mgr: mgr, calls: call.New(options.CallTimeout)},
 	}
+	events, from := recorder{options.Events}, &sources{store: s, seen: c.seen, plugins: c.plugins}
+	c.waker = &waker{seen: c.seen, queue: c.queue}
+	c.claims = &protection{store: s, seen: c.seen, taken: newTaken()}
+	c.snapshots = &snapshotSync{store: s, seen: c.seen, queue: c.queue, events: events, sources: from, claims: c.claims}
+	c.contents = &contentSync{store: s, seen: c.seen, queue: c.queue, plugins: c.plugins, events: events, sources: from}
+	c.groups = &groupSync{store: s, seen: c.seen, queue: c.queue, events: events, sources: from, claims: c.claims}
+	c.groupContents = &groupContentSync{store: s, seen: c.seen, queue: c.queue, plugins: c.plugins, events: events, sources: from}
+	return c
 }
 
 func (o Options) withDefaults() Options {
@@ -109,27 +120,16 @@ func (c *Controller) Run(ctx context.Context) error {
 		return errors.New("snapshot controller: Run was called before: make a new controller")
 	}
 	c.run(ctx)
-	if calls := c.plugins.calls.Running(); len(calls) > 0 {
-		return &AbandonedCallsError{Calls: calls}
-	}
-	return nil
+	return call.Abandoned(c.plugins.calls.Running())
 }
 
 // AbandonedCallsError names the calls of plugins that were still running when Run returned.
-type AbandonedCallsError struct {
-	// Calls are the calls, each as "CreateSnapshot of snapshot \"snapshot-1\" by plugin \"example.com/ram\"".
-	Calls []string
-}
-
-// Error names all calls.
-func (e *AbandonedCallsError) Error() string {
-	return "abandoned, because they do not return: " + strings.Join(e.Calls, "; ")
-}
+type AbandonedCallsError = call.AbandonedError
 
 func (c *Controller) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
 	defer c.queue.Stop()
-	c.follow(ctx, &feeds)
+	c.waker.follow(ctx, &feeds)
 	if c.seen.synced(ctx) {
 		for range c.options.Workers {
 			workers.Go(func() { c.queue.Run(ctx, c.look) })
@@ -155,23 +155,26 @@ func (c *Controller) look(ctx context.Context, item work.Item) error {
 // sync does the next thing for an item.
 func (c *Controller) sync(ctx context.Context, item work.Item) error {
 	if item.Kind == workSnapshot {
-		return c.syncSnapshot(ctx, item.Name)
+		return c.snapshots.sync(ctx, item.Name)
 	}
 	if item.Kind == workContent {
-		return c.syncContent(ctx, item)
+		return c.contents.sync(ctx, item)
 	}
 	if item.Kind == workGroup {
-		return c.syncGroup(ctx, item.Name)
+		return c.groups.sync(ctx, item.Name)
 	}
 	if item.Kind == workGroupContent {
-		return c.syncGroupContent(ctx, item)
+		return c.groupContents.sync(ctx, item)
 	}
-	return c.releaseClaim(ctx, item.Name)
+	return c.claims.release(ctx, item.Name)
 }
 
-// event records what happened to an object.
-func (c *Controller) event(obj runtime.Object, eventType, reason string, err error) {
-	c.options.Events.Eventf(obj, eventType, reason, "%v", err)
+// recorder records what happens to objects.
+type recorder struct{ events volume.EventRecorder }
+
+// tell records an event about an object.
+func (r recorder) tell(obj runtime.Object, eventType, reason string, err error) {
+	r.events.Eventf(obj, eventType, reason, "%v", err)
 }
 
 // errNotReady says that a snapshot exists and cannot be used yet. It is no failure.

@@ -15,7 +15,7 @@ import (
 
 // snapshotDies lets a snapshot go that is being deleted: after its group, after the claims that are restored from it, and after its
 // content, unless that is to be kept.
-func (c *Controller) snapshotDies(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
+func (c *snapshotSync) snapshotDies(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
 	if !has(snap, FinalizerBound) && !has(snap, FinalizerAsSource) && !has(snap, FinalizerInGroup) {
 		return nil
 	}
@@ -24,7 +24,7 @@ func (c *Controller) snapshotDies(ctx context.Context, snap *snapshotv1.VolumeSn
 		return err
 	}
 	if used.by != nil {
-		c.event(snap, v1.EventTypeWarning, "SnapshotDeletePending", used.by)
+		c.events.tell(snap, v1.EventTypeWarning, "SnapshotDeletePending", used.by)
 		return used.then
 	}
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", contentNamed(snap))
@@ -42,7 +42,7 @@ func (c *Controller) snapshotDies(ctx context.Context, snap *snapshotv1.VolumeSn
 }
 
 // letContentGo deletes the content of a snapshot that is being deleted, unless it is to be kept, and reports whether it is kept.
-func (c *Controller) letContentGo(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (kept bool, err error) {
+func (c *snapshotSync) letContentGo(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (kept bool, err error) {
 	content, err = write(ctx, c.store, c.seen.contents, unchanged(content).mark(AnnBeingDeleted))
 	if err != nil {
 		return false, err
@@ -66,7 +66,7 @@ type use struct {
 }
 
 // userOf returns whether a snapshot that is being deleted is that of a group, or a claim is restored from it. It reads the store.
-func (c *Controller) userOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) (use, error) {
+func (c *snapshotSync) userOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) (use, error) {
 	if owner := groupOwner(snap); owner.Name != "" && has(snap, FinalizerInGroup) {
 		group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, snap.Namespace, owner.Name)
 		if err == nil && group.UID == owner.UID && !dies(group) {

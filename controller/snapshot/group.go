@@ -17,6 +17,16 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
+// groupSync binds groups to contents, makes the snapshots of their members, and lets them go.
+type groupSync struct {
+	store   store.Store
+	seen    *seen
+	queue   *work.Queue
+	events  recorder
+	sources *sources
+	claims  *protection
+}
+
 const groupKind = "VolumeGroupSnapshot"
 
 // groupOwner returns the reference of a snapshot to its group; one without a name if it is in none.
@@ -47,8 +57,8 @@ func groupContentNamed(group *groupv1.VolumeGroupSnapshot) string {
 	return groupContentName(group.UID)
 }
 
-// syncGroup does the next thing for one group.
-func (c *Controller) syncGroup(ctx context.Context, name types.NamespacedName) error {
+// sync does the next thing for one group.
+func (c *groupSync) sync(ctx context.Context, name types.NamespacedName) error {
 	group, ok := c.seen.groups.Get(name)
 	if !ok {
 		return nil
@@ -73,28 +83,17 @@ func (c *Controller) syncGroup(ctx context.Context, name types.NamespacedName) e
 }
 
 // groupWaits writes why a group has no content, or none that can be used. It is looked at again when what it waits for changes.
-func (c *Controller) groupWaits(ctx context.Context, group *groupv1.VolumeGroupSnapshot, reason string, why error) error {
-	status := groupv1.VolumeGroupSnapshotStatus{}
-	if group.Status != nil {
-		status = *group.Status.DeepCopy()
+func (c *groupSync) groupWaits(ctx context.Context, group *groupv1.VolumeGroupSnapshot, reason string, why error) error {
+	news, err := writeFailure(ctx, c.store, c.seen.groups, group, groupFailure, why)
+	if err == nil && news {
+		c.events.tell(group, v1.EventTypeWarning, reason, why)
 	}
-	status.ReadyToUse = new(false)
-	status.Error = newError(status.Error, why.Error())
-	if apiequality.Semantic.DeepEqual(group.Status, &status) {
-		return nil
-	}
-	e := unchanged(group).begin()
-	e.object.Status = &status
-	if _, err := write(ctx, c.store, c.seen.groups, e); err != nil {
-		return err
-	}
-	c.event(group, v1.EventTypeWarning, reason, why)
-	return nil
+	return err
 }
 
 // makeGroupContent creates the content of a group of claims, or finds the one that was created before. The claims are those that the
 // selector selects now.
-func (c *Controller) makeGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+func (c *groupSync) makeGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
 	content, err := store.Get[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "", groupContentName(group.UID))
 	switch {
 	case err == nil && (len(content.Spec.Source.VolumeHandles) == 0 || !isBoundTo(content.Spec.VolumeGroupSnapshotRef, group)):
@@ -127,7 +126,7 @@ func (c *Controller) makeGroupContent(ctx context.Context, group *groupv1.Volume
 	if why != nil {
 		return c.groupWaits(ctx, group, "CreateGroupSnapshotContentFailed", why)
 	}
-	release, err := c.protectClaims(ctx, claims...)
+	release, err := c.claims.protectClaims(ctx, claims...)
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func (c *Controller) makeGroupContent(ctx context.Context, group *groupv1.Volume
 		return err // One that is there is found the next time.
 	}
 	c.seen.groupContents.Put(content)
-	c.event(group, v1.EventTypeNormal, "CreatingGroupSnapshot", fmt.Errorf("a snapshot of %d claims is to be made", len(claims)))
+	c.events.tell(group, v1.EventTypeNormal, "CreatingGroupSnapshot", fmt.Errorf("a snapshot of %d claims is to be made", len(claims)))
 	return c.bindGroup(ctx, group, content)
 }
 
@@ -173,7 +172,7 @@ func sourceVolumes(content *groupv1.VolumeGroupSnapshotContent) []string {
 }
 
 // bindToGroupContent binds a group to the content that it names, which must name the group too.
-func (c *Controller) bindToGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+func (c *groupSync) bindToGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
 	content, ok := c.seen.groupContents.Get(objects.Named(*group.Spec.Source.VolumeGroupSnapshotContentName))
 	switch {
 	case !ok:
@@ -202,7 +201,7 @@ func (c *Controller) bindToGroupContent(ctx context.Context, group *groupv1.Volu
 }
 
 // bindGroup writes into a group which content it has.
-func (c *Controller) bindGroup(ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) error {
+func (c *groupSync) bindGroup(ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) error {
 	e := unchanged(group).begin()
 	e.object.Status = &groupv1.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: &content.Name, ReadyToUse: new(false)}
 	_, err := write(ctx, c.store, c.seen.groups, e)
@@ -211,7 +210,7 @@ func (c *Controller) bindGroup(ctx context.Context, group *groupv1.VolumeGroupSn
 
 // followGroupContent makes the snapshots of a group, and keeps the status of the group that of its content. The group is ready when its
 // snapshots have their objects.
-func (c *Controller) followGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+func (c *groupSync) followGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
 	content, ok := c.seen.groupContents.Get(objects.Named(groupBoundTo(group)))
 	if !ok {
 		var err error
@@ -244,7 +243,7 @@ func (c *Controller) followGroupContent(ctx context.Context, group *groupv1.Volu
 	e.object.Status = status
 	updated, err := write(ctx, c.store, c.seen.groups, e)
 	if err == nil && *status.ReadyToUse && !deref(group.Status.ReadyToUse) {
-		c.event(updated, v1.EventTypeNormal, "GroupSnapshotReady", errors.New("the snapshots of the group are ready to use"))
+		c.events.tell(updated, v1.EventTypeNormal, "GroupSnapshotReady", errors.New("the snapshots of the group are ready to use"))
 	}
 	return err
 }

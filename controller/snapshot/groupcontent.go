@@ -18,8 +18,18 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// syncGroupContent does the next thing for the content of one group.
-func (c *Controller) syncGroupContent(ctx context.Context, item work.Item) error {
+// groupContentSync has plugins make and delete the snapshots of groups.
+type groupContentSync struct {
+	store   store.Store
+	seen    *seen
+	queue   *work.Queue
+	plugins *plugins
+	events  recorder
+	sources *sources
+}
+
+// sync does the next thing for the content of one group.
+func (c *groupContentSync) sync(ctx context.Context, item work.Item) error {
 	content, ok := c.seen.groupContents.Get(item.Name)
 	if !ok || c.plugins.served(content.Spec.Driver) == "" {
 		return nil
@@ -52,32 +62,22 @@ func (c *Controller) syncGroupContent(ctx context.Context, item work.Item) error
 	return c.lookAtGroup(ctx, content, plugin)
 }
 
-func (c *Controller) groupContentFailed(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, reason string, why error) error {
+func (c *groupContentSync) groupContentFailed(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, reason string, why error) error {
 	failed := &work.CallError{UID: content.UID, Err: fmt.Errorf("content of group %q: %w", content.Name, why)}
 	if ctx.Err() != nil {
 		return failed
 	}
-	status := groupv1.VolumeGroupSnapshotContentStatus{}
-	if content.Status != nil {
-		status = *content.Status.DeepCopy()
-	}
-	status.ReadyToUse = new(false)
-	status.Error = newError(status.Error, why.Error())
-	if apiequality.Semantic.DeepEqual(content.Status, &status) {
-		return failed
-	}
-	e := unchanged(content).begin()
-	e.object.Status = &status
-	if _, err := write(ctx, c.store, c.seen.groupContents, e); err != nil {
+	news, err := writeFailure(ctx, c.store, c.seen.groupContents, content, groupContentFailure, why)
+	if err != nil {
 		failed.Err = errors.Join(failed.Err, err)
-		return failed
+	} else if news {
+		c.events.tell(content, v1.EventTypeWarning, reason, why)
 	}
-	c.event(content, v1.EventTypeWarning, reason, why)
 	return failed
 }
 
 // groupOrderOf returns what the plugin is told for a content that is made of volumes. It reads the store.
-func (c *Controller) groupOrderOf(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (volume.GroupSnapshotOptions, error) {
+func (c *groupContentSync) groupOrderOf(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (volume.GroupSnapshotOptions, error) {
 	uid := content.Spec.VolumeGroupSnapshotRef.UID
 	options := volume.GroupSnapshotOptions{Name: pluginGroupName(uid)}
 	if content.Name != groupContentName(uid) {
@@ -90,7 +90,7 @@ func (c *Controller) groupOrderOf(ctx context.Context, content *groupv1.VolumeGr
 			AnnSourceVolumes, content.Spec.Source.VolumeHandles)
 	}
 	for i, name := range volumes {
-		from, err := c.sourceNamed(ctx, name, content.Spec.Source.VolumeHandles[i])
+		from, err := c.sources.named(ctx, name, content.Spec.Source.VolumeHandles[i])
 		if err != nil {
 			return options, err
 		}
@@ -107,7 +107,7 @@ func (c *Controller) groupOrderOf(ctx context.Context, content *groupv1.VolumeGr
 }
 
 // makeGroup has the plugin make the snapshots of a content. The content says so before it is called.
-func (c *Controller) makeGroup(
+func (c *groupContentSync) makeGroup(
 	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
 ) error {
 	begun := isMarked(content, AnnGroupBeingCreated)
@@ -144,7 +144,7 @@ func (c *Controller) makeGroup(
 }
 
 // lookAtGroup asks the plugin whether the snapshots of a group are ready to use.
-func (c *Controller) lookAtGroup(
+func (c *groupContentSync) lookAtGroup(
 	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
 ) error {
 	found, err := c.plugins.getGroup(ctx, plugin, groupHandleOf(content), memberHandlesOf(content))
@@ -161,7 +161,7 @@ func (c *Controller) lookAtGroup(
 }
 
 // untold returns a group whose storage cannot tell how it is: what its maker says is believed, or it is made again under its name.
-func (c *Controller) untold(
+func (c *groupContentSync) untold(
 	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
 ) (volume.GroupSnapshot, error) {
 	given := content.Spec.Source.GroupSnapshotHandles
@@ -180,7 +180,7 @@ func (c *Controller) untold(
 }
 
 // recordGroup writes what the plugin says of a group into the status of its content. Only then does the mark of a call go.
-func (c *Controller) recordGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, found volume.GroupSnapshot) error {
+func (c *groupContentSync) recordGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, found volume.GroupSnapshot) error {
 	status := groupStatus(found)
 	if !apiequality.Semantic.DeepEqual(content.Status, status) {
 		e := unchanged(content).begin()
@@ -216,7 +216,7 @@ func groupStatus(found volume.GroupSnapshot) *groupv1.VolumeGroupSnapshotContent
 
 // groupContentDies lets the content of a group go that is being deleted: after its VolumeGroupSnapshot, and after the snapshots, unless
 // they are to be kept.
-func (c *Controller) groupContentDies(ctx context.Context, item work.Item, content *groupv1.VolumeGroupSnapshotContent) error {
+func (c *groupContentSync) groupContentDies(ctx context.Context, item work.Item, content *groupv1.VolumeGroupSnapshotContent) error {
 	if !has(content, FinalizerGroupContent) {
 		return nil
 	}
@@ -241,7 +241,7 @@ func (c *Controller) groupContentDies(ctx context.Context, item work.Item, conte
 
 // isGroupHeld reports whether the VolumeGroupSnapshot of a content is there and does not let it go yet, as isHeld does. It reads the
 // store.
-func (c *Controller) isGroupHeld(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
+func (c *groupContentSync) isGroupHeld(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
 	ref := content.Spec.VolumeGroupSnapshotRef
 	if ref.UID == "" {
 		return false, nil
@@ -261,7 +261,7 @@ func (c *Controller) isGroupHeld(ctx context.Context, content *groupv1.VolumeGro
 
 // deleteGroup has the plugin delete the snapshots of a content. If it may have made some whose handle is not known, it is asked to make
 // them once more, which returns the handle.
-func (c *Controller) deleteGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (*groupv1.VolumeGroupSnapshotContent, error) {
+func (c *groupContentSync) deleteGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (*groupv1.VolumeGroupSnapshotContent, error) {
 	plugin, err := c.plugins.mgr.FindGroupSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
 	if err != nil {
 		return content, err
@@ -290,7 +290,7 @@ func (c *Controller) deleteGroup(ctx context.Context, content *groupv1.VolumeGro
 
 // checkOnlyGroupContent refuses to delete a group that another content stands for, or one of whose snapshots has a VolumeSnapshot. It
 // reads the store.
-func (c *Controller) checkOnlyGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
+func (c *groupContentSync) checkOnlyGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
 	all, _, err := store.ListOf[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "")
 	if err != nil {
 		return err
@@ -321,7 +321,7 @@ func (c *Controller) checkOnlyGroupContent(ctx context.Context, content *groupv1
 }
 
 // deletesGroup reports whether a content is being deleted, with its snapshots, and no VolumeGroupSnapshot holds it. It reads the store.
-func (c *Controller) deletesGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
+func (c *groupContentSync) deletesGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
 	if !dies(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
 		return false, nil
 	}

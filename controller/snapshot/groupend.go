@@ -12,7 +12,7 @@ import (
 )
 
 // groupDies lets a group go that is being deleted: after its VolumeSnapshots, and after its content, unless that is to be kept.
-func (c *Controller) groupDies(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+func (c *groupSync) groupDies(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
 	if !has(group, FinalizerGroup) {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (c *Controller) groupDies(ctx context.Context, group *groupv1.VolumeGroupSn
 }
 
 // letGroupContentGo deletes the content of a group that is being deleted, unless it is to be kept, and reports whether it is kept.
-func (c *Controller) letGroupContentGo(
+func (c *groupSync) letGroupContentGo(
 	ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent,
 ) (kept bool, err error) {
 	content, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).mark(AnnGroupBeingDeleted))
@@ -58,7 +58,7 @@ func (c *Controller) letGroupContentGo(
 
 // deleteMembers deletes the VolumeSnapshots of a group, and reports whether any is left. No member goes while a claim is restored from
 // one of them. It reads the store.
-func (c *Controller) deleteMembers(ctx context.Context, group *groupv1.VolumeGroupSnapshot) (left bool, err error) {
+func (c *groupSync) deleteMembers(ctx context.Context, group *groupv1.VolumeGroupSnapshot) (left bool, err error) {
 	snaps, _, err := store.ListOf[*snapshotv1.VolumeSnapshot](ctx, c.store, group.Namespace)
 	if err != nil {
 		return false, err
@@ -79,7 +79,7 @@ func (c *Controller) deleteMembers(ctx context.Context, group *groupv1.VolumeGro
 }
 
 // deleteUnbound deletes the contents of snapshots of a group whose VolumeSnapshots were never created.
-func (c *Controller) deleteUnbound(ctx context.Context, group *groupv1.VolumeGroupSnapshot, of *groupv1.VolumeGroupSnapshotContent) error {
+func (c *groupSync) deleteUnbound(ctx context.Context, group *groupv1.VolumeGroupSnapshot, of *groupv1.VolumeGroupSnapshotContent) error {
 	if of.Status == nil || deref(of.Status.VolumeGroupSnapshotHandle) == "" {
 		return nil
 	}

@@ -7,13 +7,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/volumekit/volumekit/controller/internal/objects"
-	"github.com/volumekit/volumekit/volume"
 )
 
 // sourcesOfGroup returns the claims that a group is made of, by their names, and their volumes, which are all of one plugin.
-func (c *Controller) sourcesOfGroup(group *groupv1.VolumeGroupSnapshot) ([]*v1.PersistentVolumeClaim, []source, error) {
+func (c *groupSync) sourcesOfGroup(group *groupv1.VolumeGroupSnapshot) ([]*v1.PersistentVolumeClaim, []source, error) {
 	selector, err := metav1.LabelSelectorAsSelector(group.Spec.Source.Selector)
 	if err != nil {
 		return nil, nil, fmt.Errorf("the selector of the group is malformed: %w", err)
@@ -24,7 +21,7 @@ func (c *Controller) sourcesOfGroup(group *groupv1.VolumeGroupSnapshot) ([]*v1.P
 		if claim.Namespace != group.Namespace || !selector.Matches(labels.Set(claim.Labels)) {
 			continue
 		}
-		from, err := c.sourceOfClaim(claim)
+		from, err := c.sources.ofClaim(claim)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -37,37 +34,16 @@ func (c *Controller) sourcesOfGroup(group *groupv1.VolumeGroupSnapshot) ([]*v1.P
 	if len(claims) == 0 {
 		return nil, nil, fmt.Errorf("the selector %q selects no claim", selector)
 	}
-	if _, err := c.plugins.mgr.FindGroupSnapshottablePluginByName(sources[0].plugin.GetPluginName()); err != nil {
+	if _, err := c.sources.plugins.mgr.FindGroupSnapshottablePluginByName(sources[0].plugin.GetPluginName()); err != nil {
 		return nil, nil, &pluginError{fmt.Errorf("no group of snapshots can be made: %w", err)}
 	}
 	return claims, sources, nil
 }
 
 // groupClassOf returns the class that a group names, and the default class for the driver of its volumes if it names none.
-func (c *Controller) groupClassOf(group *groupv1.VolumeGroupSnapshot, pluginName string) (*groupv1.VolumeGroupSnapshotClass, error) {
-	if name := group.Spec.VolumeGroupSnapshotClassName; name != nil {
-		class, ok := c.seen.groupClasses.Get(objects.Named(*name))
-		if !ok {
-			return nil, fmt.Errorf("group snapshot class %q does not exist: create it, or name another", *name)
-		}
-		if !volume.IsDriverOfPlugin(class.Driver, pluginName) {
-			return nil, fmt.Errorf("group snapshot class %q is for driver %q, and the volumes are those of plugin %q: name a class of that plugin",
-				*name, class.Driver, pluginName)
-		}
-		return class, nil
-	}
-	var found []*groupv1.VolumeGroupSnapshotClass
-	for _, class := range c.seen.groupClasses.All() {
-		if class.Annotations[AnnDefaultGroupClass] == "true" && volume.IsDriverOfPlugin(class.Driver, pluginName) {
-			found = append(found, class)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return nil, fmt.Errorf("the group names no class, and plugin %q has no default group snapshot class: name a class", pluginName)
-	case 1:
-		return found[0], nil
-	}
-	return nil, fmt.Errorf("%d group snapshot classes of plugin %q are the default, %q and %q among them: name one, or unmark all others",
-		len(found), pluginName, found[0].Name, found[1].Name)
+func (c *groupSync) groupClassOf(group *groupv1.VolumeGroupSnapshot, pluginName string) (*groupv1.VolumeGroupSnapshotClass, error) {
+	return classes[*groupv1.VolumeGroupSnapshotClass]{
+		mirror: c.seen.groupClasses, kind: "group snapshot class", defaults: AnnDefaultGroupClass,
+		driver: func(class *groupv1.VolumeGroupSnapshotClass) string { return class.Driver },
+	}.find(group.Spec.VolumeGroupSnapshotClassName, pluginName)
 }

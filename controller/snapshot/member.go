@@ -25,7 +25,7 @@ func memberName(group *groupv1.VolumeGroupSnapshot, info groupv1.VolumeSnapshotI
 }
 
 // makeMember creates the content and the VolumeSnapshot of one snapshot of a group, unless they are there.
-func (c *Controller) makeMember(
+func (c *groupSync) makeMember(
 	ctx context.Context, group *groupv1.VolumeGroupSnapshot, of *groupv1.VolumeGroupSnapshotContent, info groupv1.VolumeSnapshotInfo,
 ) error {
 	content, snap := newMember(group, of, info)

@@ -9,6 +9,7 @@ import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	v1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -160,6 +161,55 @@ func write[T store.Object](ctx context.Context, s store.Store, m *store.Mirror[T
 		m.Put(updated)
 	}
 	return updated, nil
+}
+
+// failure is where a status has whether a snapshot can be used, and why not.
+type failure struct {
+	ready **bool
+	err   **snapshotv1.VolumeSnapshotError
+}
+
+func snapshotFailure(snap *snapshotv1.VolumeSnapshot) failure {
+	if snap.Status == nil {
+		snap.Status = &snapshotv1.VolumeSnapshotStatus{}
+	}
+	return failure{&snap.Status.ReadyToUse, &snap.Status.Error}
+}
+
+func contentFailure(content *snapshotv1.VolumeSnapshotContent) failure {
+	if content.Status == nil {
+		content.Status = &snapshotv1.VolumeSnapshotContentStatus{}
+	}
+	return failure{&content.Status.ReadyToUse, &content.Status.Error}
+}
+
+func groupFailure(group *groupv1.VolumeGroupSnapshot) failure {
+	if group.Status == nil {
+		group.Status = &groupv1.VolumeGroupSnapshotStatus{}
+	}
+	return failure{&group.Status.ReadyToUse, &group.Status.Error}
+}
+
+func groupContentFailure(content *groupv1.VolumeGroupSnapshotContent) failure {
+	if content.Status == nil {
+		content.Status = &groupv1.VolumeGroupSnapshotContentStatus{}
+	}
+	return failure{&content.Status.ReadyToUse, &content.Status.Error}
+}
+
+// writeFailure writes into the status of an object that it cannot be used, and why. It reports whether the status did not say so before;
+// otherwise it writes nothing.
+func writeFailure[T store.Object](
+	ctx context.Context, s store.Store, m *store.Mirror[T], obj T, in func(T) failure, why error,
+) (news bool, err error) {
+	e := unchanged(obj).begin()
+	status := in(e.object)
+	*status.ready, *status.err = new(false), newError(*status.err, why.Error())
+	if apiequality.Semantic.DeepEqual(obj, e.object) {
+		return false, nil
+	}
+	_, err = write(ctx, s, m, e)
+	return err == nil, err
 }
 
 // newError returns an error as it stands in a status, which keeps the time of an older one that says the same.

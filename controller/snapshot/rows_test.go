@@ -73,7 +73,7 @@ func TestMaking(t *testing.T) {
 			idle()
 			w.create(newSnapshot("two", "c", ""))
 			idle()
-			w.requireError("two", "are the default")
+			w.requireError("two", "classes that are the default")
 			w.delete(newClass("b"))
 			w.requireReady("two")
 		}},

@@ -80,8 +80,14 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 	return see
 }
 
+// waker adds the items that depend on a changed object to the queue.
+type waker struct {
+	seen  *seen
+	queue *work.Queue
+}
+
 // follow starts the goroutines that read the store.
-func (c *Controller) follow(ctx context.Context, feeds *sync.WaitGroup) {
+func (c *waker) follow(ctx context.Context, feeds *sync.WaitGroup) {
 	feeds.Go(func() { c.seen.classes.Follow(ctx, c.classChanged) })
 	feeds.Go(func() { c.seen.groupClasses.Follow(ctx, c.groupClassChanged) })
 	feeds.Go(func() { c.seen.volumes.Follow(ctx, c.volumeChanged) })
@@ -100,7 +106,7 @@ func (s *seen) synced(ctx context.Context) bool {
 
 // What follows wakes the items that depend on a changed object.
 
-func (c *Controller) snapshotChanged(snap *snapshotv1.VolumeSnapshot) {
+func (c *waker) snapshotChanged(snap *snapshotv1.VolumeSnapshot) {
 	c.queue.Add(workSnapshot, store.NameOf(snap))
 	for _, content := range c.seen.contentsOf.Get(store.NameOf(snap)) {
 		c.queue.Add(workContent, store.NameOf(content))
@@ -111,13 +117,13 @@ func (c *Controller) snapshotChanged(snap *snapshotv1.VolumeSnapshot) {
 	}
 }
 
-func (c *Controller) wakeClaimOf(snap *snapshotv1.VolumeSnapshot) {
+func (c *waker) wakeClaimOf(snap *snapshotv1.VolumeSnapshot) {
 	if name := deref(snap.Spec.Source.PersistentVolumeClaimName); name != "" {
 		c.queue.Add(workClaim, types.NamespacedName{Namespace: snap.Namespace, Name: name})
 	}
 }
 
-func (c *Controller) contentChanged(content *snapshotv1.VolumeSnapshotContent) {
+func (c *waker) contentChanged(content *snapshotv1.VolumeSnapshotContent) {
 	c.queue.Add(workContent, store.NameOf(content))
 	c.queue.Add(workSnapshot, nameIn(content.Spec.VolumeSnapshotRef))
 	if snap, ok := c.seen.snapshots.Get(nameIn(content.Spec.VolumeSnapshotRef)); ok {
@@ -129,7 +135,7 @@ func (c *Controller) contentChanged(content *snapshotv1.VolumeSnapshotContent) {
 }
 
 // classChanged wakes every snapshot that has no content yet, and every content that has no snapshot yet: they may wait for the class.
-func (c *Controller) classChanged(*snapshotv1.VolumeSnapshotClass) {
+func (c *waker) classChanged(*snapshotv1.VolumeSnapshotClass) {
 	for _, snap := range c.seen.snapshots.All() {
 		if boundTo(snap) == "" {
 			c.queue.Add(workSnapshot, store.NameOf(snap))
@@ -142,7 +148,7 @@ func (c *Controller) classChanged(*snapshotv1.VolumeSnapshotClass) {
 	}
 }
 
-func (c *Controller) groupClassChanged(*groupv1.VolumeGroupSnapshotClass) {
+func (c *waker) groupClassChanged(*groupv1.VolumeGroupSnapshotClass) {
 	c.wakeUnboundGroups("")
 	for _, content := range c.seen.groupContents.All() {
 		if groupHandleOf(content) == "" {
@@ -152,7 +158,7 @@ func (c *Controller) groupClassChanged(*groupv1.VolumeGroupSnapshotClass) {
 }
 
 // wakeUnboundGroups wakes the groups of a namespace that have no content yet; "" means all.
-func (c *Controller) wakeUnboundGroups(namespace string) {
+func (c *waker) wakeUnboundGroups(namespace string) {
 	for _, group := range c.seen.groups.All() {
 		if groupBoundTo(group) == "" && (namespace == "" || namespace == group.Namespace) {
 			c.queue.Add(workGroup, store.NameOf(group))
@@ -160,7 +166,7 @@ func (c *Controller) wakeUnboundGroups(namespace string) {
 	}
 }
 
-func (c *Controller) groupChanged(group *groupv1.VolumeGroupSnapshot) {
+func (c *waker) groupChanged(group *groupv1.VolumeGroupSnapshot) {
 	c.queue.Add(workGroup, store.NameOf(group))
 	for _, content := range c.seen.groupContentsOf.Get(store.NameOf(group)) {
 		c.queue.Add(workGroupContent, store.NameOf(content))
@@ -173,7 +179,7 @@ func (c *Controller) groupChanged(group *groupv1.VolumeGroupSnapshot) {
 	}
 }
 
-func (c *Controller) groupContentChanged(content *groupv1.VolumeGroupSnapshotContent) {
+func (c *waker) groupContentChanged(content *groupv1.VolumeGroupSnapshotContent) {
 	c.queue.Add(workGroupContent, store.NameOf(content))
 	c.queue.Add(workGroup, nameIn(content.Spec.VolumeGroupSnapshotRef))
 	for _, group := range c.seen.groupsBy.Get(content.Name) {
@@ -185,7 +191,7 @@ func (c *Controller) groupContentChanged(content *groupv1.VolumeGroupSnapshotCon
 }
 
 // claimsOf returns the claims whose volumes a content of a group is made of, as far as they are known.
-func (c *Controller) claimsOf(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
+func (c *waker) claimsOf(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
 	var claims []types.NamespacedName
 	for _, name := range sourceVolumes(content) {
 		if pv, ok := c.seen.volumes.Get(types.NamespacedName{Name: name}); ok && pv.Spec.ClaimRef != nil {
@@ -195,7 +201,7 @@ func (c *Controller) claimsOf(content *groupv1.VolumeGroupSnapshotContent) []typ
 	return claims
 }
 
-func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
+func (c *waker) claimChanged(claim *v1.PersistentVolumeClaim) {
 	name := store.NameOf(claim)
 	if has(claim, FinalizerSourceClaim) {
 		c.queue.Add(workClaim, name)
@@ -209,7 +215,7 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	c.wakeUnboundGroups(claim.Namespace)
 }
 
-func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
+func (c *waker) volumeChanged(pv *v1.PersistentVolume) {
 	if pv.Spec.ClaimRef == nil {
 		return
 	}

@@ -18,6 +18,16 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
+// snapshotSync binds snapshots to contents, and lets them go.
+type snapshotSync struct {
+	store   store.Store
+	seen    *seen
+	queue   *work.Queue
+	events  recorder
+	sources *sources
+	claims  *protection
+}
+
 // boundTo returns the name of the content in the status of a snapshot; "" for none.
 func boundTo(snap *snapshotv1.VolumeSnapshot) string {
 	if snap.Status == nil {
@@ -42,8 +52,8 @@ func isUnfinished(snap *snapshotv1.VolumeSnapshot) bool {
 	return snap.Status == nil || !deref(snap.Status.ReadyToUse)
 }
 
-// syncSnapshot does the next thing for one snapshot.
-func (c *Controller) syncSnapshot(ctx context.Context, name types.NamespacedName) error {
+// sync does the next thing for one snapshot.
+func (c *snapshotSync) sync(ctx context.Context, name types.NamespacedName) error {
 	snap, ok := c.seen.snapshots.Get(name)
 	if !ok {
 		return nil
@@ -70,27 +80,16 @@ func (c *Controller) syncSnapshot(ctx context.Context, name types.NamespacedName
 }
 
 // snapshotWaits writes why a snapshot has no content, or none that can be used. It is looked at again when what it waits for changes.
-func (c *Controller) snapshotWaits(ctx context.Context, snap *snapshotv1.VolumeSnapshot, reason string, why error) error {
-	status := snapshotv1.VolumeSnapshotStatus{}
-	if snap.Status != nil {
-		status = *snap.Status.DeepCopy()
+func (c *snapshotSync) snapshotWaits(ctx context.Context, snap *snapshotv1.VolumeSnapshot, reason string, why error) error {
+	news, err := writeFailure(ctx, c.store, c.seen.snapshots, snap, snapshotFailure, why)
+	if err == nil && news {
+		c.events.tell(snap, v1.EventTypeWarning, reason, why)
 	}
-	status.ReadyToUse = new(false)
-	status.Error = newError(status.Error, why.Error())
-	if apiequality.Semantic.DeepEqual(snap.Status, &status) {
-		return nil
-	}
-	e := unchanged(snap).begin()
-	e.object.Status = &status
-	if _, err := write(ctx, c.store, c.seen.snapshots, e); err != nil {
-		return err
-	}
-	c.event(snap, v1.EventTypeWarning, reason, why)
-	return nil
+	return err
 }
 
 // makeContent creates the content of a snapshot of a claim, or finds the one that was created before.
-func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
+func (c *snapshotSync) makeContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", contentName(snap.UID))
 	switch {
 	case err == nil && (content.Spec.Source.VolumeHandle == nil || !isBoundTo(content.Spec.VolumeSnapshotRef, snap)):
@@ -123,7 +122,7 @@ func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSna
 	if why != nil {
 		return c.snapshotWaits(ctx, snap, "SnapshotContentCreationFailed", why)
 	}
-	release, err := c.protectClaims(ctx, claim)
+	release, err := c.claims.protectClaims(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -133,7 +132,7 @@ func (c *Controller) makeContent(ctx context.Context, snap *snapshotv1.VolumeSna
 		return err // One that is there is found the next time.
 	}
 	c.seen.contents.Put(content)
-	c.event(snap, v1.EventTypeNormal, "CreatingSnapshot", fmt.Errorf("a snapshot of claim %q is to be made", claim.Name))
+	c.events.tell(snap, v1.EventTypeNormal, "CreatingSnapshot", fmt.Errorf("a snapshot of claim %q is to be made", claim.Name))
 	return c.bind(ctx, snap, content)
 }
 
@@ -162,7 +161,7 @@ func modeOf(mode *v1.PersistentVolumeMode) *v1.PersistentVolumeMode {
 }
 
 // bindToContent binds a snapshot to the content that it names, which must name the snapshot too.
-func (c *Controller) bindToContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
+func (c *snapshotSync) bindToContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
 	content, ok := c.seen.contents.Get(objects.Named(*snap.Spec.Source.VolumeSnapshotContentName))
 	switch {
 	case !ok:
@@ -191,7 +190,7 @@ func (c *Controller) bindToContent(ctx context.Context, snap *snapshotv1.VolumeS
 }
 
 // bind writes into a snapshot which content it has.
-func (c *Controller) bind(ctx context.Context, snap *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
+func (c *snapshotSync) bind(ctx context.Context, snap *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
 	e := unchanged(snap).begin()
 	e.object.Status = snapshotStatus(snap, content)
 	_, err := write(ctx, c.store, c.seen.snapshots, e)
@@ -217,7 +216,7 @@ func snapshotStatus(snap *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeS
 }
 
 // followContent keeps the status of a snapshot that of its content.
-func (c *Controller) followContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
+func (c *snapshotSync) followContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
 	content, ok := c.seen.contents.Get(objects.Named(boundTo(snap)))
 	if !ok {
 		var err error
@@ -243,10 +242,10 @@ func (c *Controller) followContent(ctx context.Context, snap *snapshotv1.VolumeS
 		return err
 	}
 	if status.CreationTime != nil && snap.Status.CreationTime == nil {
-		c.event(updated, v1.EventTypeNormal, "SnapshotCreated", fmt.Errorf("the snapshot was made"))
+		c.events.tell(updated, v1.EventTypeNormal, "SnapshotCreated", fmt.Errorf("the snapshot was made"))
 	}
 	if *status.ReadyToUse && !deref(snap.Status.ReadyToUse) {
-		c.event(updated, v1.EventTypeNormal, "SnapshotReady", fmt.Errorf("the snapshot is ready to use"))
+		c.events.tell(updated, v1.EventTypeNormal, "SnapshotReady", fmt.Errorf("the snapshot is ready to use"))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -13,6 +14,13 @@ import (
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
+
+// sources finds the volumes of which snapshots are made.
+type sources struct {
+	store   store.Store
+	seen    *seen
+	plugins *plugins
+}
 
 // pluginError is what a plugin said of a volume, or that no plugin here serves it. Nothing reports that it says otherwise now: it is
 // asked again after a back-off.
@@ -30,18 +38,18 @@ func retry(uid types.UID, why error) error {
 }
 
 // sourceOfSnapshot returns the claim that a snapshot is made of, and its volume.
-func (c *Controller) sourceOfSnapshot(snap *snapshotv1.VolumeSnapshot) (*v1.PersistentVolumeClaim, source, error) {
+func (c *snapshotSync) sourceOfSnapshot(snap *snapshotv1.VolumeSnapshot) (*v1.PersistentVolumeClaim, source, error) {
 	name := types.NamespacedName{Namespace: snap.Namespace, Name: *snap.Spec.Source.PersistentVolumeClaimName}
 	claim, ok := c.seen.claims.Get(name)
 	if !ok {
 		return nil, source{}, fmt.Errorf("claim %q does not exist: create it, or name another", name)
 	}
-	from, err := c.sourceOfClaim(claim)
+	from, err := c.sources.ofClaim(claim)
 	return claim, from, err
 }
 
-// sourceOfClaim returns the volume of a claim from which a snapshot may be made.
-func (c *Controller) sourceOfClaim(claim *v1.PersistentVolumeClaim) (source, error) {
+// ofClaim returns the volume of a claim from which a snapshot may be made.
+func (s *sources) ofClaim(claim *v1.PersistentVolumeClaim) (source, error) {
 	name := store.NameOf(claim)
 	if dies(claim) {
 		return source{}, fmt.Errorf("claim %q is being deleted: make the snapshot of another claim", name)
@@ -49,42 +57,75 @@ func (c *Controller) sourceOfClaim(claim *v1.PersistentVolumeClaim) (source, err
 	if claim.Spec.VolumeName == "" || claim.Status.Phase != v1.ClaimBound {
 		return source{}, fmt.Errorf("claim %q is not bound to a volume yet", name)
 	}
-	pv, ok := c.seen.volumes.Get(objects.Named(claim.Spec.VolumeName))
+	pv, ok := s.seen.volumes.Get(objects.Named(claim.Spec.VolumeName))
 	if !ok || !objects.OwnedBy(pv, claim) {
 		return source{}, fmt.Errorf("volume %q is not there, or not that of claim %q", claim.Spec.VolumeName, name)
 	}
-	from, err := c.plugins.sourceOf(pv)
+	from, err := s.plugins.sourceOf(pv)
 	if err != nil {
 		return source{}, &pluginError{err}
 	}
 	return from, nil
 }
 
+// named returns the volume of a PersistentVolume, which must still be the one that the plugin names so.
+func (s *sources) named(ctx context.Context, name, handle string) (source, error) {
+	pv, err := store.Get[*v1.PersistentVolume](ctx, s.store, "", name)
+	if err != nil {
+		return source{}, volume.Transient(fmt.Errorf("volume %q, of which the snapshot is to be made: %w", name, err))
+	}
+	from, err := s.plugins.sourceOf(pv)
+	if err != nil {
+		return source{}, err
+	}
+	if from.handle != handle {
+		return source{}, fmt.Errorf("volume %q is %q and no longer %q: another PersistentVolume has its name: %w",
+			name, from.handle, handle, volume.ErrInvalid)
+	}
+	return from, nil
+}
+
 // classOf returns the class that a snapshot names, and the default class for the driver of its volume if it names none.
-func (c *Controller) classOf(snap *snapshotv1.VolumeSnapshot, pluginName string) (*snapshotv1.VolumeSnapshotClass, error) {
-	if name := snap.Spec.VolumeSnapshotClassName; name != nil {
-		class, ok := c.seen.classes.Get(objects.Named(*name))
+func (c *snapshotSync) classOf(snap *snapshotv1.VolumeSnapshot, pluginName string) (*snapshotv1.VolumeSnapshotClass, error) {
+	return classes[*snapshotv1.VolumeSnapshotClass]{
+		mirror: c.seen.classes, kind: "snapshot class", defaults: AnnDefaultClass,
+		driver: func(class *snapshotv1.VolumeSnapshotClass) string { return class.Driver },
+	}.find(snap.Spec.VolumeSnapshotClassName, pluginName)
+}
+
+// classes are the classes of snapshots, or of groups.
+type classes[T store.Object] struct {
+	mirror   *store.Mirror[T]
+	kind     string // in errors
+	defaults string // the annotation of a default class
+	driver   func(T) string
+}
+
+// find returns the class of that name. With a nil name it returns the default class for the driver of a plugin.
+func (c classes[T]) find(name *string, pluginName string) (none T, err error) {
+	if name != nil {
+		class, ok := c.mirror.Get(objects.Named(*name))
 		if !ok {
-			return nil, fmt.Errorf("snapshot class %q does not exist: create it, or name another", *name)
+			return none, fmt.Errorf("%s %q does not exist: create it, or name another", c.kind, *name)
 		}
-		if !volume.IsDriverOfPlugin(class.Driver, pluginName) {
-			return nil, fmt.Errorf("snapshot class %q is for driver %q, and the volume is one of plugin %q: name a class of that plugin",
-				*name, class.Driver, pluginName)
+		if driver := c.driver(class); !volume.IsDriverOfPlugin(driver, pluginName) {
+			return none, fmt.Errorf("%s %q is for driver %q, and the volume is one of plugin %q: name a class of that plugin",
+				c.kind, *name, driver, pluginName)
 		}
 		return class, nil
 	}
-	var found []*snapshotv1.VolumeSnapshotClass
-	for _, class := range c.seen.classes.All() {
-		if class.Annotations[AnnDefaultClass] == "true" && volume.IsDriverOfPlugin(class.Driver, pluginName) {
+	var found []T
+	for _, class := range c.mirror.All() {
+		if class.GetAnnotations()[c.defaults] == "true" && volume.IsDriverOfPlugin(c.driver(class), pluginName) {
 			found = append(found, class)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return nil, fmt.Errorf("the snapshot names no class, and plugin %q has no default snapshot class: name a class", pluginName)
+		return none, fmt.Errorf("no class is named, and plugin %q has no default %s: name a class", pluginName, c.kind)
 	case 1:
 		return found[0], nil
 	}
-	return nil, fmt.Errorf("%d snapshot classes of plugin %q are the default, %q and %q among them: name one, or unmark all others",
-		len(found), pluginName, found[0].Name, found[1].Name)
+	return none, fmt.Errorf("plugin %q has %d classes that are the default %s, %q and %q among them: name one, or unmark all others",
+		pluginName, len(found), c.kind, found[0].GetName(), found[1].GetName())
 }

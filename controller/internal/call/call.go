@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,4 +115,23 @@ func ended(done <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// AbandonedError names the calls of plugins that were still running when a controller ended.
+type AbandonedError struct {
+	// Calls are the calls, each as "Provision of volume \"pvc-1\" by plugin \"example.com/ram\"".
+	Calls []string
+}
+
+// Abandoned returns an [*AbandonedError] with calls, and nil if there are none.
+func Abandoned(calls []string) error {
+	if len(calls) == 0 {
+		return nil
+	}
+	return &AbandonedError{Calls: calls}
+}
+
+// Error names all calls.
+func (e *AbandonedError) Error() string {
+	return "abandoned, because they do not return: " + strings.Join(e.Calls, "; ")
 }
