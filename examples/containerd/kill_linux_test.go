@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // startsOf returns what containers have written at their starts.
@@ -110,6 +112,38 @@ func TestAShimIsKilled(t *testing.T) {
 	assert.Equal(t, mounts, h.mounts())
 	require.NoError(t, syscall.Kill(pid, 0), "the container runs without its shim")
 	h.startContainerd()
+	h.apply("objects", "")
+	h.untilNothing()
+	h.stopAgent()
+}
+
+// containerd has forgotten a task whose processes are alive. The agent kills them before the volumes go.
+func TestProcessesThatContainerdHasForgottenAreKilled(t *testing.T) {
+	h := newHost(t)
+	h.prepare()
+	h.apply("pod", everything)
+	h.startAgent()
+	h.untilRuns("main", "privileged")
+	id, pid := h.id("main"), h.pid("main")
+	h.kill(h.containerd)
+	for _, shim := range h.processes("-main") {
+		require.NoError(t, syscall.Kill(shim, syscall.SIGKILL))
+	}
+	bundle := h.path("c/state/io.containerd.runtime.v2.task/" + h.name() + "/" + id)
+	require.NoError(t, h.namespace.Do(func() error {
+		return errors.Join(unix.Unmount(bundle+"/rootfs", unix.MNT_DETACH), os.RemoveAll(bundle))
+	}))
+	h.apply("pod", "")
+	require.NoError(t, syscall.Kill(pid, 0), "it runs without its shim")
+	h.startContainerd()
+	h.until("the process is gone", func() bool {
+		h.reap()
+		return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	})
+	h.until("the volumes are gone", func() bool { return len(h.mounts()) == 0 })
+	assert.Positive(t, h.logged("are alive without a shim, and were killed"))
+	out, err := h.run("runc", "--root", "/run/containerd/runc/"+h.name(), "delete", "-f", id) // what containerd has forgotten
+	require.NoError(t, err, out)
 	h.apply("objects", "")
 	h.untilNothing()
 	h.stopAgent()
