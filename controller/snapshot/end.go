@@ -48,6 +48,10 @@ func (c *snapshotSync) letContentGo(ctx context.Context, content *snapshotv1.Vol
 		return false, err
 	}
 	if content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+		if isMarked(content, AnnBeingCreated) {
+			// The plugin may have made it. The call is repeated for its handle, and until then the VolumeSnapshot keeps its source.
+			return false, work.AwaitChange(c.seen.contents, content)
+		}
 		return true, nil
 	}
 	if !dies(content) {

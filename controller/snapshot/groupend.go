@@ -43,6 +43,10 @@ func (c *groupSync) letGroupContentGo(
 		return false, err
 	}
 	if content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+		if isMarked(content, AnnGroupBeingCreated) {
+			// The plugin may have made it. The call is repeated for its handles, and until then the group keeps its sources.
+			return false, work.AwaitChange(c.seen.groupContents, content)
+		}
 		return true, nil
 	}
 	if err := c.deleteUnbound(ctx, group, content); err != nil {
