@@ -377,6 +377,8 @@ run_simulation() {
     grep -vE '^=== |^PASS$|^ +--- PASS'
   CLUSTER_SEEDS=$((CLUSTER_SEEDS / 5)) go test -count=1 -timeout "$4" -v -run '^(TestTheSimulationFindsBugsOfPlacedPods|TestScheduledClustersStayWhole)$' \
     ./controller/attachdetach | grep -vE '^=== |^PASS$|^ +--- PASS'
+  (cd controller/snapshot && SNAPSHOT_SEEDS=$((CLUSTER_SEEDS / 5)) go test -count=1 -timeout "$4" -v -run '^TestSnapshotsStayWhole$' . |
+    grep -vE '^=== |^PASS$')
   (cd bridge/csi && go test -count=1 -timeout "$4" -v -run '^TestSimulatedDriver$' ./csidriver | grep -vE '^=== |^PASS$')
 }
 

@@ -1,0 +1,450 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/stretchr/testify/assert"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/volumekit/volumekit/controller/leader"
+	"github.com/volumekit/volumekit/controller/persistentvolume"
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/simulation"
+	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// This file is the world of the simulation of snapshots: the storage, what was synced into its volumes, and the processes.
+
+// sim is the world. The content of a volume is a number: how often something was synced into any volume when it was last written.
+type sim struct {
+	memory  *store.Memory
+	backend *fake.Backend
+	mounter *fake.Mounter
+	turns   *simulation.Turns
+	steps   *simulation.Trace
+	planted simBug
+	started time.Time
+
+	mu     sync.Mutex
+	random *rand.Rand
+	calm   bool
+	uids   int
+	writes int
+	// synced is the content of volumes, taken that of snapshots, by handle; sources are the volumes of snapshots.
+	synced, taken map[string]int
+	sources       map[string]string
+	// claimOf is the name of the claim that a volume was made for, restoredFrom the snapshot from which it was made.
+	claimOf, restoredFrom map[string]string
+	// nameOf are the names of all VolumeSnapshots by UID, asked what was synced when they were made, made what was when their snapshots were first seen, ready what they had when they were
+	// first ready.
+	nameOf      map[types.UID]string
+	asked       map[types.UID]map[string]int
+	made, ready map[types.UID]int
+	violations  []string
+	trace       []string
+	counts      map[string]int
+}
+
+// simBug is what is planted.
+type simBug struct {
+	// finds is what the simulation says of it.
+	finds string
+	// late has the storage take a snapshot some time after its answer.
+	late bool
+	// rename changes the name under which the storage has a snapshot.
+	rename func(s *sim, name string) string
+	// swap has a claim restored from the first snapshot, whichever it names.
+	swap bool
+	// read is what the controllers see of an object; nil is nothing.
+	read func(s *sim, obj runtime.Object) runtime.Object
+}
+
+func newSim(t *testing.T, seed uint64, planted simBug) *sim {
+	t.Helper()
+	kinds, err := store.NewKindTable(Kinds()...)
+	assert.NoError(t, err)
+	steps := &simulation.Trace{Keep: true}
+	return &sim{
+		memory: store.NewMemory(store.MemoryOptions{Kinds: kinds, History: 20}), backend: fake.NewBackend(), mounter: fake.NewMounter(fake.MounterOptions{}),
+		turns: simulation.NewTurns(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps, planted: planted, started: time.Now(),
+		random: rand.New(rand.NewPCG(seed, 1)), synced: map[string]int{}, taken: map[string]int{}, sources: map[string]string{},
+		claimOf: map[string]string{}, restoredFrom: map[string]string{}, nameOf: map[types.UID]string{}, asked: map[types.UID]map[string]int{},
+		made: map[types.UID]int{}, ready: map[types.UID]int{}, counts: map[string]int{},
+	}
+}
+
+func (s *sim) luck(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calm {
+		return n / 2
+	}
+	return s.random.IntN(n)
+}
+
+func (s *sim) isCalm() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calm
+}
+
+func (s *sim) count(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts[what]++
+}
+
+func (s *sim) note(format string, args ...any) {
+	line := fmt.Sprintf("%v: ", time.Since(s.started).Round(time.Millisecond)) + fmt.Sprintf(format, args...)
+	s.steps.Note(line)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = append(s.trace, line)
+}
+
+func (s *sim) violate(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	s.note("VIOLATION: %s", text)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.violations = append(s.violations, text)
+}
+
+func (s *sim) isWhole() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.violations) == 0
+}
+
+// seen is an object as the controllers see it.
+func (s *sim) seen(obj runtime.Object) runtime.Object {
+	if s.planted.read == nil {
+		return obj
+	}
+	return s.planted.read(s, obj)
+}
+
+// withUID returns an object that is to be made, with a UID. It keeps what was synced before a VolumeSnapshot was made.
+func (s *sim) withUID(obj runtime.Object) runtime.Object {
+	made, is := obj.DeepCopyObject().(store.Object)
+	if !is || made.GetUID() != "" {
+		return obj
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uids++
+	made.SetUID(types.UID(fmt.Sprintf("u%04d", s.uids)))
+	if _, is := made.(*snapshotv1.VolumeSnapshot); is {
+		s.nameOf[made.GetUID()], s.asked[made.GetUID()] = made.GetName(), maps.Clone(s.synced)
+	}
+	return made
+}
+
+// disks is the plugin of one process.
+type disks struct {
+	*fake.Plugin
+
+	sim     *sim
+	process string
+}
+
+// begin waits for the turn of a call, which may take its time, and returns the error of a call that is not made.
+func (d *disks) begin(ctx context.Context, what string) error {
+	d.sim.turns.Take(d.process + " " + what + " by " + whoAsks())
+	switch luck := d.sim.luck(100); {
+	case luck < 5:
+		return volume.Transient(errors.New("busy"))
+	case luck < 8:
+		return errors.New("refused")
+	case luck < 20:
+		pause(ctx, time.Duration(luck)*time.Second/2)
+		d.sim.turns.Take(d.process + " " + what + " at last by " + whoAsks())
+	}
+	if ctx.Err() != nil {
+		return volume.Uncertain(ctx.Err())
+	}
+	return nil
+}
+
+// end loses the answer of a call now and then.
+func (d *disks) end(err error) error {
+	if err == nil && d.sim.luck(100) < 8 {
+		return volume.Uncertain(errLink)
+	}
+	return err
+}
+
+// CreateSnapshot implements volume.SnapshottableVolumePlugin.
+func (d *disks) CreateSnapshot(ctx context.Context, options volume.SnapshotOptions) (volume.Snapshot, error) {
+	s, handle := d.sim, options.Source.PersistentVolume.Spec.CSI.VolumeHandle
+	if err := d.begin(ctx, "snapshots "+handle); err != nil {
+		return volume.Snapshot{}, err
+	}
+	if s.planted.rename != nil {
+		options.Name = s.planted.rename(s, options.Name)
+	}
+	made, err := d.Plugin.CreateSnapshot(ctx, options)
+	s.note("snapshot %s of %s: %v", options.Name, handle, err)
+	if err != nil {
+		return made, err
+	}
+	s.mu.Lock()
+	if _, there := s.taken[made.Handle]; !there {
+		s.taken[made.Handle], s.sources[made.Handle] = s.synced[handle], handle
+		s.counts["snapshot"]++
+	}
+	s.mu.Unlock()
+	return made, d.end(nil)
+}
+
+// GetSnapshot implements volume.SnapshottableVolumePlugin.
+func (d *disks) GetSnapshot(ctx context.Context, handle string) (volume.Snapshot, error) {
+	if err := d.begin(ctx, "looks at snapshot "+handle); err != nil {
+		return volume.Snapshot{}, err
+	}
+	return d.Plugin.GetSnapshot(ctx, handle)
+}
+
+// DeleteSnapshot implements volume.SnapshottableVolumePlugin. It is there that a snapshot is lost which somebody has.
+func (d *disks) DeleteSnapshot(ctx context.Context, handle string) error {
+	if err := d.begin(ctx, "deletes snapshot "+handle); err != nil {
+		return err
+	}
+	s := d.sim
+	for _, snap := range simAll[*snapshotv1.VolumeSnapshot](ctx, s) {
+		if content := s.contentOf(ctx, snap); content != nil && handleOf(content) == handle && snap.DeletionTimestamp == nil {
+			s.violate("snapshot %s of %s is deleted, and %s is there", handle, s.sources[handle], snap.Name)
+		}
+	}
+	err := d.Plugin.DeleteSnapshot(ctx, handle)
+	s.note("delete snapshot %s: %v", handle, err)
+	if err == nil {
+		s.mu.Lock()
+		delete(s.taken, handle)
+		s.counts["deleted"]++
+		s.mu.Unlock()
+	}
+	return d.end(err)
+}
+
+// NewProvisioner implements volume.ProvisionableVolumePlugin.
+func (d *disks) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	p, err := d.Plugin.NewProvisioner(options)
+	return simProvisioner{p, d, options}, err
+}
+
+type simProvisioner struct {
+	volume.Provisioner
+
+	disks   *disks
+	options volume.VolumeOptions
+}
+
+// Provision implements volume.Provisioner. It is there that a volume gets another content than that of the snapshot of its claim.
+func (p simProvisioner) Provision(ctx context.Context, node *v1.Node, topologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	if err := p.disks.begin(ctx, "provisions "+p.options.PVName); err != nil {
+		return nil, err
+	}
+	pv, err := p.Provisioner.Provision(ctx, node, topologies)
+	s := p.disks.sim
+	s.note("provision %s for %s: %v", p.options.PVName, p.options.PVC.Name, err)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if _, there := s.synced[pv.Name]; !there {
+		s.synced[pv.Name], s.claimOf[pv.Name] = 0, p.options.PVC.Name
+		if from := p.options.Snapshot; from != nil {
+			s.synced[pv.Name], s.restoredFrom[pv.Name] = s.taken[from.Handle], from.Handle
+			s.counts["restored"]++
+		}
+	}
+	s.mu.Unlock()
+	return pv, p.disks.end(nil)
+}
+
+// NewDeleter implements volume.DeletableVolumePlugin.
+func (d *disks) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	deleter, err := d.Plugin.NewDeleter(spec)
+	return simDeleter{deleter, d, spec.Name()}, err
+}
+
+type simDeleter struct {
+	volume.Deleter
+
+	disks *disks
+	name  string
+}
+
+// Delete implements volume.Deleter.
+func (d simDeleter) Delete(ctx context.Context) error {
+	if err := d.disks.begin(ctx, "deletes "+d.name); err != nil {
+		return err
+	}
+	err := d.Deleter.Delete(ctx)
+	if err == nil {
+		d.disks.sim.mu.Lock()
+		delete(d.disks.sim.synced, d.name)
+		d.disks.sim.mu.Unlock()
+	}
+	return err
+}
+
+// simProcess is one of those that stand by to run the controllers of claims and snapshots.
+type simProcess struct {
+	sim   *sim
+	name  string
+	lives int
+	link  *link
+	stop  func()
+}
+
+// start starts the process, under a name that no earlier life had.
+func (p *simProcess) start(t *testing.T) {
+	t.Helper()
+	p.lives++
+	holder := fmt.Sprintf("%s-%d", p.name, p.lives)
+	p.link = p.sim.newLink(holder)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		options := leader.Options{Name: types.NamespacedName{Namespace: "default", Name: "snapshots"}, Holder: holder}
+		_ = leader.Run(ctx, p.link, options, func(ctx context.Context, way store.Store) error {
+			p.sim.note("process %s leads", holder)
+			p.sim.control(turnContext{ctx, p.sim, holder}, t, holder, way)
+			return nil
+		})
+	}()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		p.sim.turns.Await(done)
+	})
+}
+
+// kill ends the process. Most often it has no time left to write anything.
+func (p *simProcess) kill() {
+	if p.sim.luck(4) > 0 {
+		p.link.cutOff(true)
+	}
+	p.stop()
+}
+
+// control runs the controllers of a process until ctx ends.
+func (s *sim) control(ctx context.Context, t *testing.T, process string, way store.Store) {
+	t.Helper()
+	host, err := volume.NewHost(volume.HostOptions{RootDir: "/nowhere", NodeName: "controller"})
+	assert.NoError(t, err)
+	mgr := volume.NewVolumePluginMgr(host)
+	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: s.mounter, Backend: s.backend, UnreadySnapshots: true})
+	assert.NoError(t, mgr.InitPlugins(ctx, &disks{plugin, s, process}))
+	snapshots := New(mgr, way, Options{Workers: 2, MaxBackoff: 5 * time.Second, Jitter: -1})
+	claims := persistentvolume.New(mgr, way, persistentvolume.Options{
+		Workers: 2, MaxBackoff: 5 * time.Second, Jitter: -1, Snapshots: named{snapshots, s.planted.swap},
+	})
+	var all sync.WaitGroup
+	all.Go(func() { assert.NoError(t, snapshots.Run(ctx)) })
+	all.Go(func() { _ = claims.Run(ctx) })
+	all.Wait()
+}
+
+// named finds the snapshots that claims name, or the first one.
+type named struct {
+	*Controller
+
+	swap bool
+}
+
+// Snapshot implements persistentvolume.Snapshots.
+func (n named) Snapshot(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (volume.Snapshot, string, error) {
+	if n.swap {
+		name = simSnapshots[0]
+	}
+	return n.Controller.Snapshot(ctx, claim, name)
+}
+
+// simAll returns the objects of a kind as they are.
+func simAll[T store.Object](ctx context.Context, s *sim) []T {
+	objects, _, err := store.ListOf[T](context.WithoutCancel(ctx), s.memory, "")
+	if err != nil {
+		s.violate("%v", err)
+	}
+	return objects
+}
+
+// contentOf returns the content that a snapshot is bound to, nil for none.
+func (s *sim) contentOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotContent {
+	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](context.WithoutCancel(ctx), s.memory, "", boundTo(snap))
+	if err != nil {
+		return nil
+	}
+	return content
+}
+
+// makeReady has the storage make snapshots ready. A storage that is late takes what is in the volume then.
+func (s *sim) makeReady() {
+	for _, snap := range s.backend.Snapshots() {
+		if !s.isCalm() && s.luck(3) > 0 {
+			continue
+		}
+		if err := s.backend.MakeSnapshotReady(snap.Handle); err != nil {
+			s.violate("%v", err)
+		}
+		if s.planted.late {
+			s.mu.Lock()
+			s.taken[snap.Handle] = s.synced[s.sources[snap.Handle]]
+			s.mu.Unlock()
+		}
+	}
+}
+
+// make has people make an object: whoever watches has seen it before the next change.
+func (s *sim) make(ctx context.Context, obj store.Object) {
+	if _, err := s.memory.Create(ctx, s.withUID(obj)); err == nil {
+		s.note("new: %T %s", obj, obj.GetName())
+	}
+	synctest.Wait()
+}
+
+func (s *sim) remove(ctx context.Context, obj store.Object) {
+	key, err := store.KindsOf(s.memory).KeyOf(obj)
+	if err == nil && s.memory.Delete(ctx, key, store.Preconditions{}) == nil {
+		s.note("deleted: %s", key)
+	}
+	synctest.Wait()
+}
+
+// write syncs something into a volume.
+func (s *sim) write() {
+	s.mu.Lock()
+	handles := slices.Sorted(maps.Keys(s.synced))
+	s.mu.Unlock()
+	if len(handles) == 0 {
+		return
+	}
+	handle := handles[s.luck(len(handles))]
+	s.mu.Lock()
+	s.writes++
+	s.synced[handle] = s.writes
+	s.mu.Unlock()
+	s.note("%d is synced into %s", s.writes, handle)
+}
+
+// says reports whether anything has gone wrong that is described so.
+func (s *sim) says(what string) bool {
+	return slices.ContainsFunc(s.violations, func(text string) bool { return strings.Contains(text, what) })
+}
