@@ -10,13 +10,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/volumekit/volumekit/bridge/kube"
+	"github.com/volumekit/volumekit/bridge/kube/internal/servertest"
 	"github.com/volumekit/volumekit/store"
 )
 
 // A claim of an API server is read as from every other store. In the place of client-go's fake a program has
 // kubernetes.NewForConfig.
 func Example() {
-	clients := &fakeClients{}
+	clients := &servertest.Clients{}
 	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data", ResourceVersion: "7", UID: "u1"}}
 	tracker := clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
 	check(tracker.Add(claim))
