@@ -138,7 +138,7 @@ func (c *cluster) someClaims(ctx context.Context) []string {
 // modify asks for the attributes of another class.
 func (c *cluster) modify(ctx context.Context, name, class string) {
 	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.world, "default", name)
-	if err != nil || claim.Status.Phase != v1.ClaimBound {
+	if err != nil || claim.Status.Phase != v1.ClaimBound && *claim.Spec.StorageClassName == "manual" {
 		return
 	}
 	claim.Spec.VolumeAttributesClassName = &class

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/controller/expand"
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -100,6 +101,47 @@ func TestAClaimThatNamesAnotherAttributesClassWhileItsVolumeIsMade(t *testing.T)
 		assert.Equal(t, ptr("fast"), w.volume("pvc-uid-c").Spec.VolumeAttributesClassName)
 		assert.Equal(t, map[string]string{fake.ParameterTier: "fast"}, w.plugin.Backend().Attributes("pvc-uid-c"))
 	})
+}
+
+// The refusal of one class of attributes says nothing about an earlier attempt with another: its storage is found when the claim names a
+// class that can be had, and deleted when the claim is.
+func TestARefusedAttributesClassLosesNoStorage(t *testing.T) {
+	broken := attributesClass("broken")
+	broken.Parameters = map[string]string{fake.ParameterTier: ""}
+	for name, end := range map[string]func(t *testing.T, w *world){
+		"the claim is deleted": func(t *testing.T, w *world) {
+			w.delete(newClaim("c"))
+			sleepUntilIdle()
+			w.requireGone("c")
+			w.requireNoVolume("pvc-uid-c")
+			assert.Empty(t, w.plugin.Backend().Handles())
+		},
+		"the claim names another class": func(t *testing.T, w *world) {
+			changed := w.claim("c")
+			changed.Spec.VolumeAttributesClassName = ptr("slow")
+			_, err := store.Update(t.Context(), w.store, changed)
+			require.NoError(t, err)
+			sleepUntilIdle()
+			w.requireBound("c", "pvc-uid-c")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, objectList{newClass("x"), attributesClass("slow"), broken}, func(t *testing.T, w *world) {
+				w.plugin.Inject(fake.MethodProvision, fake.FailAfter(volume.Uncertain(errCrashed)))
+				w.settle()
+				w.create(newClaim("c", ofClass("x"), wants("slow")))
+				idle()
+				changed := w.claim("c")
+				changed.Spec.VolumeAttributesClassName = ptr("broken")
+				_, err := store.Update(t.Context(), w.store, changed)
+				require.NoError(t, err)
+				sleepUntilIdle()
+				require.Equal(t, []string{"pvc-uid-c"}, w.plugin.Backend().Handles())
+				require.Contains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
+				end(t, w)
+			})
+		})
+	}
 }
 
 // The controller that binds leaves a claim alone whose class changes, whatever its volume has meanwhile.

@@ -86,7 +86,8 @@ func (p *provisioning) provision(
 	if err == nil {
 		made, err = p.save(ctx, claim, made)
 	}
-	if err != nil && mayBeThere && !refutes(err) {
+	// The earlier attempt may have had the attributes of another class: see finish.
+	if err != nil && mayBeThere && (attributes != nil || !refutes(err)) {
 		err = volume.Uncertain(err)
 	}
 	if err != nil {
@@ -256,7 +257,8 @@ func (p *provisioning) save(ctx context.Context, claim *v1.PersistentVolumeClaim
 
 // refutes reports whether the error of a provisioner proves that there is no storage, even from an earlier attempt: a
 // provisioner that has created the volume finds it by its name, and does not call it impossible. Any other error only
-// says that this attempt has created nothing.
+// says that this attempt has created nothing. So does a refusal of attributes: an earlier attempt may have had those of
+// another class.
 func refutes(err error) bool {
 	return outcome.ClassOf(err) == outcome.Final &&
 		(errors.Is(err, volume.ErrInfeasible) || errors.Is(err, volume.ErrUnsupported) || errors.Is(err, volume.ErrInvalid))
@@ -310,6 +312,10 @@ func (p *provisioning) finish(ctx context.Context, claim *v1.PersistentVolumeCla
 		return p.orphaned(claim, err)
 	}
 	made, err := p.storage.Make(ctx, claim, job.With(attributes))
+	if err != nil && attributes != nil && refutes(err) {
+		// An earlier attempt may have had other attributes. Without any, the volume is found, or created and deleted.
+		made, err = p.storage.Make(ctx, claim, job.With(nil))
+	}
 	if err == nil {
 		_, err = p.save(ctx, claim, made)
 	}
