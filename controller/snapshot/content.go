@@ -65,7 +65,7 @@ func (c *contentSync) contentFailed(ctx context.Context, content *snapshotv1.Vol
 	if ctx.Err() != nil {
 		return failed
 	}
-	news, err := writeFailure(ctx, c.store, c.seen.contents, content, contentFailure, why)
+	news, err := failures[*snapshotv1.VolumeSnapshotContent]{c.store, c.seen.contents, contentFailure}.write(ctx, content, why)
 	if err != nil {
 		failed.Err = errors.Join(failed.Err, err)
 	} else if news {

@@ -84,7 +84,7 @@ func (c *groupSync) sync(ctx context.Context, name types.NamespacedName) error {
 
 // groupWaits writes why a group has no content, or none that can be used. It is looked at again when what it waits for changes.
 func (c *groupSync) groupWaits(ctx context.Context, group *groupv1.VolumeGroupSnapshot, reason string, why error) error {
-	news, err := writeFailure(ctx, c.store, c.seen.groups, group, groupFailure, why)
+	news, err := failures[*groupv1.VolumeGroupSnapshot]{c.store, c.seen.groups, groupFailure}.write(ctx, group, why)
 	if err == nil && news {
 		c.events.tell(group, v1.EventTypeWarning, reason, why)
 	}

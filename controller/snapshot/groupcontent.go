@@ -67,7 +67,7 @@ func (c *groupContentSync) groupContentFailed(ctx context.Context, content *grou
 	if ctx.Err() != nil {
 		return failed
 	}
-	news, err := writeFailure(ctx, c.store, c.seen.groupContents, content, groupContentFailure, why)
+	news, err := failures[*groupv1.VolumeGroupSnapshotContent]{c.store, c.seen.groupContents, groupContentFailure}.write(ctx, content, why)
 	if err != nil {
 		failed.Err = errors.Join(failed.Err, err)
 	} else if news {

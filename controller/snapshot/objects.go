@@ -197,18 +197,23 @@ func groupContentFailure(content *groupv1.VolumeGroupSnapshotContent) failure {
 	return failure{&content.Status.ReadyToUse, &content.Status.Error}
 }
 
-// writeFailure writes into the status of an object that it cannot be used, and why. It reports whether the status did not say so before;
+// failures writes failures into the statuses of one kind.
+type failures[T store.Object] struct {
+	store  store.Store
+	mirror *store.Mirror[T]
+	in     func(T) failure
+}
+
+// write writes into the status of an object that it cannot be used, and why. It reports whether the status did not say so before;
 // otherwise it writes nothing.
-func writeFailure[T store.Object](
-	ctx context.Context, s store.Store, m *store.Mirror[T], obj T, in func(T) failure, why error,
-) (news bool, err error) {
+func (f failures[T]) write(ctx context.Context, obj T, why error) (news bool, err error) {
 	e := unchanged(obj).begin()
-	status := in(e.object)
+	status := f.in(e.object)
 	*status.ready, *status.err = new(false), newError(*status.err, why.Error())
 	if apiequality.Semantic.DeepEqual(obj, e.object) {
 		return false, nil
 	}
-	_, err = write(ctx, s, m, e)
+	_, err = write(ctx, f.store, f.mirror, e)
 	return err == nil, err
 }
 

@@ -81,7 +81,7 @@ func (c *snapshotSync) sync(ctx context.Context, name types.NamespacedName) erro
 
 // snapshotWaits writes why a snapshot has no content, or none that can be used. It is looked at again when what it waits for changes.
 func (c *snapshotSync) snapshotWaits(ctx context.Context, snap *snapshotv1.VolumeSnapshot, reason string, why error) error {
-	news, err := writeFailure(ctx, c.store, c.seen.snapshots, snap, snapshotFailure, why)
+	news, err := failures[*snapshotv1.VolumeSnapshot]{c.store, c.seen.snapshots, snapshotFailure}.write(ctx, snap, why)
 	if err == nil && news {
 		c.events.tell(snap, v1.EventTypeWarning, reason, why)
 	}
