@@ -147,7 +147,6 @@ func (c *cluster) unsettledAttributes(claim *v1.PersistentVolumeClaim, handle st
 // plantedInSchedulers are bugs that are found where schedulers place the pods.
 var plantedInSchedulers = map[string]bugs{
 	"a scheduler does not know how many volumes a node can attach": {rare: true, finds: "it can attach", part: "scheduling", read: hide[*storagev1.CSINode]},
-	"two schedulers at once give the last place of a node away":    {rare: true, finds: "it can attach", unelected: "pods"},
 	"a scheduler does not know where a volume is": {finds: "is in zone", part: "scheduling", read: on(func(_ *cluster, pv *v1.PersistentVolume) {
 		pv.Spec.NodeAffinity = nil
 	})},
