@@ -44,13 +44,8 @@ func (p *provisioning) provision(
 	if plugin == nil {
 		return false, p.waitForOthers(ctx, claim, class, why)
 	}
-	if _, err := volume.RequestedBytes(claim); err != nil {
-		return false, p.pending.wait(ctx, claim, provisioningFailed(err))
-	}
-	if ref, _ := storage.OfAnotherKind(claim); ref != nil {
-		if _, why := p.populating.populator(claim); why != nil {
-			return false, p.pending.wait(ctx, claim, *why)
-		}
+	if why := p.unfit(claim); why != nil {
+		return false, p.pending.wait(ctx, claim, *why)
 	}
 	attributes, err := p.attributesFor(ctx, claim, plugin)
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, volume.ErrInfeasible) {
@@ -100,6 +95,19 @@ func (p *provisioning) provision(
 	}
 	err = p.binder.Bind(ctx, claim, made)
 	return err == nil, err
+}
+
+// unfit returns why no volume can be made for a claim as it is; nil when one can.
+func (p *provisioning) unfit(claim *v1.PersistentVolumeClaim) *reason {
+	if _, err := volume.RequestedBytes(claim); err != nil {
+		why := provisioningFailed(err)
+		return &why
+	}
+	if ref, _ := storage.OfAnotherKind(claim); ref == nil {
+		return nil
+	}
+	_, why := p.populating.populator(claim)
+	return why
 }
 
 // attributesFor returns the class of attributes that a claim names; nil when it names none. The error matches store.ErrNotFound if the

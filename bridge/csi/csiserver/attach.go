@@ -76,15 +76,23 @@ func (s *attachments) originOfVolume(id string, context map[string]string) (orig
 	return originOf(v.PV), nil
 }
 
-// attach attaches a volume, or returns the attachment that is there.
-func (s *attachments) attach(ctx context.Context, a attachment) (attachment, error) {
+// checkOthers returns an error if the volume has an attachment beside which it cannot be attached so.
+func (s *attachments) checkOthers(a attachment) error {
 	for _, other := range s.state.attachmentsOf(a.ID) {
 		switch {
 		case other.Node != a.Node && (!a.Capability.onManyNodes() || !other.Capability.onManyNodes()):
-			return a, status.Errorf(codes.FailedPrecondition, "volume %s is attached to node %q: detach it there first", volume.Quote(a.ID), other.Node)
+			return status.Errorf(codes.FailedPrecondition, "volume %s is attached to node %q: detach it there first", volume.Quote(a.ID), other.Node)
 		case other.Node == a.Node && other.Done && (other.ReadOnly != a.ReadOnly || !other.Capability.is(a.Capability)):
-			return a, status.Errorf(codes.AlreadyExists, "volume %s is attached to node %q otherwise than it is asked for", volume.Quote(a.ID), a.Node)
+			return status.Errorf(codes.AlreadyExists, "volume %s is attached to node %q otherwise than it is asked for", volume.Quote(a.ID), a.Node)
 		}
+	}
+	return nil
+}
+
+// attach attaches a volume, or returns the attachment that is there.
+func (s *attachments) attach(ctx context.Context, a attachment) (attachment, error) {
+	if err := s.checkOthers(a); err != nil {
+		return a, err
 	}
 	spec, err := s.specOf(a.ID, a.Origin, use{capability: a.Capability, readOnly: a.ReadOnly})
 	if err != nil {
