@@ -135,7 +135,7 @@ check_vet() {
 }
 
 # Modules of their own, as those of somebody else are: what they need is no burden of the library.
-modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/kube/snapshottest bridge/prometheus bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver examples/containerd tools)
+modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/kube/snapshottest bridge/prometheus bridge/prometheus/rules bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver examples/containerd tools)
 
 # What was released and is gone breaks somebody's program.
 check_api() {

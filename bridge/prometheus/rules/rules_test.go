@@ -1,11 +1,14 @@
 package rules
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +17,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/util/teststorage"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -93,11 +97,14 @@ func alerts(t *testing.T) map[string]string {
 	return found
 }
 
-// recording is what Prometheus has after an hour of scrapes.
+// recording is what Prometheus has after an hour of scrapes, by the text of the labels. It is kept in memory: Prometheus' own storage
+// takes minutes to compile.
 type recording struct {
-	storage *teststorage.TestStorage
-	engine  *promql.Engine
-	end     time.Time
+	storage.MockQuerier
+
+	series map[string]*promql.Series
+	engine *promql.Engine
+	end    time.Time
 }
 
 // record scrapes a world once a minute for an hour, during which its counters grow.
@@ -107,31 +114,69 @@ func record(t *testing.T, w *world) recording {
 	observer := prometheus.NewObserver()
 	registry.MustRegister(observer, prometheus.NewNode(w, prometheus.NodeOptions{}), prometheus.NewAttachments(attachments{w}),
 		prometheus.NewClaims(prometheus.ClaimsOptions{Controller: w}))
-	storage := teststorage.New(t)
-	end := time.Unix(3600, 0)
-	for at := time.Unix(0, 0); !at.After(end); at = at.Add(time.Minute) {
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1 << 20, Timeout: time.Minute})
+	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	r := recording{series: map[string]*promql.Series{}, engine: engine, end: time.Unix(3600, 0)}
+	for at := time.Unix(0, 0); !at.After(r.end); at = at.Add(time.Minute) {
 		w.work(observer)
 		families, err := registry.Gather()
 		require.NoError(t, err)
-		app := storage.Appender(t.Context())
 		for _, family := range families {
 			for _, m := range family.GetMetric() {
 				for name, value := range samples(family.GetName(), m) {
-					_, err := app.Append(0, seriesOf(name, m), at.UnixMilli(), value)
-					require.NoError(t, err)
+					r.add(seriesOf(name, m), promql.FPoint{T: at.UnixMilli(), F: value})
 				}
 			}
 		}
-		require.NoError(t, app.Commit())
 	}
-	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1 << 20, Timeout: time.Minute})
-	t.Cleanup(func() { require.NoError(t, engine.Close()) })
-	return recording{storage: storage, engine: engine, end: end}
+	return r
 }
+
+func (r recording) add(metric labels.Labels, point promql.FPoint) {
+	series, ok := r.series[metric.String()]
+	if !ok {
+		series = &promql.Series{Metric: metric}
+		r.series[metric.String()] = series
+	}
+	series.Floats = append(series.Floats, point)
+}
+
+// Querier implements storage.Queryable.
+func (r recording) Querier(int64, int64) (storage.Querier, error) { return &r, nil }
+
+// Select implements storage.Querier.
+func (r *recording) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	found := &seriesSet{}
+	for _, name := range slices.Sorted(maps.Keys(r.series)) {
+		series := r.series[name]
+		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(series.Metric.Get(m.Name)) }) {
+			found.left = append(found.left, promql.NewStorageSeries(*series))
+		}
+	}
+	return found
+}
+
+// seriesSet is what a query has selected.
+type seriesSet struct {
+	at   storage.Series
+	left []storage.Series
+}
+
+func (s *seriesSet) Next() bool {
+	if len(s.left) == 0 {
+		return false
+	}
+	s.at, s.left = s.left[0], s.left[1:]
+	return true
+}
+
+func (s *seriesSet) At() storage.Series                { return s.at }
+func (s *seriesSet) Err() error                        { return nil }
+func (s *seriesSet) Warnings() annotations.Annotations { return nil }
 
 func (r recording) eval(t *testing.T, expr string) promql.Vector {
 	t.Helper()
-	query, err := r.engine.NewInstantQuery(t.Context(), r.storage, nil, expr, r.end)
+	query, err := r.engine.NewInstantQuery(t.Context(), r, nil, expr, r.end)
 	require.NoError(t, err, expr)
 	defer query.Close()
 	result, err := query.Exec(t.Context()).Vector()
