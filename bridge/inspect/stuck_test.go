@@ -21,6 +21,7 @@ import (
 
 	"github.com/volumekit/volumekit/controller/persistentvolume"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volumemanager"
@@ -166,6 +167,17 @@ func TestEveryViewOfAStuckPodHasTheSameCause(t *testing.T) {
 				return pod
 			},
 			cause: "device or resource busy", event: "FailedUnmount", unmounts: true,
+		},
+		"another mount is in its place": {
+			make: func(t *testing.T, n *stuckNode) *v1.Pod {
+				t.Helper()
+				pod := n.provisioned(t)
+				require.NoError(t, n.WaitForAttachAndMount(t.Context(), pod))
+				n.plugin.Inject(fake.MethodTearDown, fake.FailN(-1, fmt.Errorf("tmpfs at /data: %w", mount.ErrForeign)))
+				require.NoError(t, n.RemovePod(pod.UID))
+				return pod
+			},
+			cause: "mounted by another program", event: "FailedUnmount", unmounts: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
