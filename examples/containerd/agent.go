@@ -246,12 +246,12 @@ func (a *agent) begin(ctx context.Context, pod *v1.Pod) error {
 // keeps a claim until its last pod is gone.
 func (a *agent) endUnwanted(ctx context.Context, pods []*v1.Pod, isWanted map[types.UID]bool) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	for _, pod := range pods {
 		if end := a.pods[pod.UID]; end != nil && !isWanted[pod.UID] {
 			end()
 		}
 	}
+	a.mu.Unlock()
 	return errors.Join(deleteUnwanted[*v1.PersistentVolumeClaim](ctx, a.objects, isWanted),
 		deleteUnwanted[*v1.ConfigMap](ctx, a.objects, isWanted), deleteUnwanted[*v1.Secret](ctx, a.objects, isWanted))
 }
