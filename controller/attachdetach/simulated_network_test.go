@@ -49,11 +49,23 @@ func (c *cluster) newNetwork(process string) *network {
 	return n
 }
 
+// forPod is the key of the name of the pod for which a scheduler asks. Pods share a claim: two requests for it would not be told apart.
+type forPod struct{}
+
+// podOf names the pod of a request, if it is one of a scheduler.
+func podOf(ctx context.Context) string {
+	if name, ok := ctx.Value(forPod{}).(string); ok {
+		return " for " + name
+	}
+	return ""
+}
+
 // request has a request wait for its turn and, now and then, take its time. It fails when the process is cut off.
 func (n *network) request(ctx context.Context, what string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	what += podOf(ctx)
 	n.cluster.turn(n.process, what)
 	if luck := n.cluster.luck(100); luck < 10 {
 		sleep(ctx, time.Duration(1+luck)*time.Millisecond)

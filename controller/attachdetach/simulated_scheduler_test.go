@@ -148,7 +148,7 @@ func (a *scheduler) placeOne(ctx context.Context, pod *v1.Pod) {
 	a.cluster.note("%s places %s with UID %s on %s", a.process, pod.Name, pod.UID, node)
 	keep(placing{binds: true})
 	a.binding.Go(func() {
-		if !a.bind(ctx, pod, reservation) {
+		if !a.bind(context.WithValue(ctx, forPod{}, pod.Name), pod, reservation) {
 			sleep(ctx, time.Second)
 		}
 		a.mu.Lock()
