@@ -79,6 +79,7 @@ func newNode(t *testing.T) *node {
 	n.url = server.URL + "/"
 	t.Cleanup(func() {
 		n.release()
+		require.Eventually(t, func() bool { return len(n.Hung()) == 0 }, time.Minute, time.Millisecond, "Run tells of a call that it leaves behind")
 		cancel()
 		require.NoError(t, <-ended)
 		server.Close() // It waits for the streams, which end with the manager.
