@@ -205,7 +205,7 @@ func samples(name string, m *dto.Metric) map[string]float64 {
 
 func seriesOf(name string, m *dto.Metric) labels.Labels {
 	name, bound, isBucket := strings.Cut(name, "|")
-	b := labels.NewBuilder(labels.EmptyLabels()).Set(labels.MetricName, name).Set("instance", "node-1:9100")
+	b := labels.NewBuilder(labels.EmptyLabels()).Set("__name__", name).Set("instance", "node-1:9100")
 	if isBucket {
 		b.Set("le", bound)
 	}
