@@ -123,6 +123,16 @@ func TestEveryViewOfAStuckPodHasTheSameCause(t *testing.T) {
 			return n.provisioned(t)
 		}
 	}
+	stays := func(err error) func(*testing.T, *stuckNode) *v1.Pod {
+		return func(t *testing.T, n *stuckNode) *v1.Pod {
+			t.Helper()
+			pod := n.provisioned(t)
+			require.NoError(t, n.WaitForAttachAndMount(t.Context(), pod))
+			n.plugin.Inject(fake.MethodTearDown, fake.FailN(-1, err))
+			require.NoError(t, n.RemovePod(pod.UID))
+			return pod
+		}
+	}
 	for name, s := range map[string]stuck{
 		"the claim is missing": {
 			make: func(t *testing.T, n *stuckNode) *v1.Pod { t.Helper(); return n.claimed(t) },
@@ -158,25 +168,11 @@ func TestEveryViewOfAStuckPodHasTheSameCause(t *testing.T) {
 			cause: "SetUp has not returned", event: "FailedMount",
 		},
 		"a process uses it": {
-			make: func(t *testing.T, n *stuckNode) *v1.Pod {
-				t.Helper()
-				pod := n.provisioned(t)
-				require.NoError(t, n.WaitForAttachAndMount(t.Context(), pod))
-				n.plugin.Inject(fake.MethodTearDown, fake.FailN(-1, fmt.Errorf("umount /data: %w", syscall.EBUSY)))
-				require.NoError(t, n.RemovePod(pod.UID))
-				return pod
-			},
+			make:  stays(fmt.Errorf("umount /data: %w", syscall.EBUSY)),
 			cause: "device or resource busy", event: "FailedUnmount", unmounts: true,
 		},
 		"another mount is in its place": {
-			make: func(t *testing.T, n *stuckNode) *v1.Pod {
-				t.Helper()
-				pod := n.provisioned(t)
-				require.NoError(t, n.WaitForAttachAndMount(t.Context(), pod))
-				n.plugin.Inject(fake.MethodTearDown, fake.FailN(-1, fmt.Errorf("tmpfs at /data: %w", mount.ErrForeign)))
-				require.NoError(t, n.RemovePod(pod.UID))
-				return pod
-			},
+			make:  stays(fmt.Errorf("tmpfs at /data: %w", mount.ErrForeign)),
 			cause: "mounted by another program", event: "FailedUnmount", unmounts: true,
 		},
 	} {
