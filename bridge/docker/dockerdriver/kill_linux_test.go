@@ -330,6 +330,8 @@ func (m killMachine) live(t *testing.T, name string, kill wireKill, judges ...fa
 		first += strings.Count(out.String(), "\n")
 		if status := result.State.Sys().(syscall.WaitStatus); !result.Killed && status.Signal() != syscall.SIGKILL {
 			require.Equal(t, 0, result.State.ExitCode(), "%s, killed %d times: %s", name, c.kills, &complaints)
+			m.wire.mu.Lock()
+			defer m.wire.mu.Unlock()
 			c.changes, c.calls = result.Calls, m.wire.calls
 			return c
 		}
