@@ -24,7 +24,7 @@ cd "$(dirname "$0")"
 # A program with the race detector would sleep for a second before it ends.
 export GORACE="${GORACE:-} atexit_sleep_ms=0"
 
-# A checkout may belong to another user, where git refuses to work. Whoever runs this script runs what is in it anyway.
+# A checkout may belong to another user, where git refuses to work. The user who runs this script trusts its content anyway.
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0
 GIT_CONFIG_VALUE_0=$(pwd -P)
 
@@ -134,10 +134,10 @@ check_vet() {
   done
 }
 
-# Modules of their own, as those of somebody else are: what they need is no burden of the library.
+# Modules of their own, as a user's are: what they need is no burden of the library.
 modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/kube/snapshottest bridge/prometheus bridge/prometheus/rules bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver examples/containerd tools)
 
-# What was released and is gone breaks somebody's program.
+# What was released and is gone breaks users' programs.
 check_api() {
   step "the API of the last release"
   (cd tools && go run ./api)

@@ -11,7 +11,7 @@
 //   - ours: this project through its exported API, as a program that embeds it would call it;
 //   - du, chgrp, chgrp+chmod and mount(8): the usual commands;
 //   - limit...: hand-written system calls without any product around them (package limits), to show how far the kernel
-//     lets anybody go.
+//     lets any program go.
 //
 // A round measures every implementation once, so that neighbours in time are compared, and a ratio is taken within a
 // round. A goal is a line of the table that run.sh prints; package summary holds them as data.

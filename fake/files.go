@@ -165,7 +165,7 @@ func (m *Mounter) Publish(ctx context.Context, dir string, payload map[string]at
 	})
 }
 
-// put adds a file to a tree that nobody sees yet.
+// put adds a file to a tree that is not published yet.
 func (n *inode) put(name string, file atomicwriter.FileProjection) error {
 	elements := strings.Split(path.Clean(name), "/")
 	if path.IsAbs(name) || strings.HasPrefix(elements[0], "..") || slices.Contains(elements, "..") || elements[0] == "." {

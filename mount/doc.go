@@ -59,7 +59,7 @@
 // Until then a second operation on the same path fails with [ErrStuck] and does not start. Operations on other paths
 // continue, until [Options].MaxAbandoned are abandoned. A call that a plugin makes with the context of the operation executor
 // needs no goroutine: when it hangs, the executor abandons the plugin's whole call. Nor does one whose context never ends,
-// such as context.Background(), since nobody leaves.
+// such as context.Background(), because its caller waits for the end.
 //
 // The kernel answers these lookups from memory on FUSE, NFS, CIFS, Ceph and all local filesystems. For the root of a mount
 // of 9p (without a cache), gfs2, ocfs2 or orangefs it queries the server, whatever flags it gets: on a dead server of these,

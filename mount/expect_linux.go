@@ -88,7 +88,7 @@ func (p *place) factsInTable(ctx context.Context, err error) (MountPoint, error)
 }
 
 // umountMeant is a plain unmount that cannot hit a mount which another process puts on top at the last moment. With MNT_EXPIRE
-// the kernel takes a mount off only at the second call, when nobody has used it since the first, which has marked it:
+// the kernel marks a mount at the first call, and takes it off at the second call if no process has used it in between:
 //
 //  1. the first call marks whatever is uppermost, and says EAGAIN;
 //  2. the mount that is meant is at the place, and nothing is mounted on it;
@@ -97,9 +97,9 @@ func (p *place) factsInTable(ctx context.Context, err error) (MountPoint, error)
 // So another mount is taken off only if it is the uppermost at step 3 and was marked before. If we have marked it, it has
 // left the place again, by step 2: one that was unmounted never comes back, and who moves one uses it, which removes the
 // mark (and while it is in use, the answer is EBUSY). What remains is a mount that another process puts there between the steps
-// and has marked himself, to be taken off as soon as nobody uses it, as nobody does: [UnmountOptions].Expect says so.
+// and has marked itself, to be taken off when no process uses it, and that no process uses: [UnmountOptions].Expect says so.
 //
-// A process that walks over the mount removes the mark; then it is made again, a bounded number of times. Whoever holds it
+// A process that walks over the mount removes the mark; then it is made again, a bounded number of times. A process that holds it
 // open makes the answer EBUSY, as does a busy copy of it in a peer. Step 2 must not use the mount: statx would.
 func (t *takedown) umountMeant(ctx context.Context) error {
 	for range maxTries {

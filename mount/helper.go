@@ -31,7 +31,7 @@ type Helper struct {
 	Path string
 	// Credentials is the name of the option by which the program reads secrets from a file of lines key=value, such as
 	// "credentials" of mount.cifs(8). Request.Sensitive is given to it in that way, as a file in memory that has no name.
-	// Empty refuses Request.Sensitive with an error that matches ErrUnsupported, since everybody can read the arguments of
+	// Empty refuses Request.Sensitive with an error that matches ErrUnsupported, because all users can read the arguments of
 	// a process.
 	Credentials string
 }

@@ -32,7 +32,7 @@ func (h *helpers) byHelper(ctx context.Context, p *place, plan *Plan) error {
 		return err
 	}
 	if len(plan.Data) > len(plan.public) && helper.Credentials == "" {
-		return fmt.Errorf("%s takes no secrets but as arguments, which everybody can read: %w", program, ErrUnsupported)
+		return fmt.Errorf("%s takes no secrets but as arguments, which all users can read: %w", program, ErrUnsupported)
 	}
 	if plan.SELinuxContext != "" && strings.Contains(plan.SELinuxContext, ",") {
 		return fmt.Errorf("the arguments of %s cannot hold a label with a comma: %w", program, ErrUnsupported)

@@ -173,7 +173,7 @@ var (
 	// ErrTooManyMounts says that the mount namespace holds as many mounts as the machine lets it; it matches unix.ENOSPC too.
 	ErrTooManyMounts = errors.New("this mount namespace may not hold more mounts: unmount what is not needed, or raise sysctl fs.mount-max")
 	// ErrFilesystemFailed says that a filesystem has failed after an error, or was shut down.
-	ErrFilesystemFailed = errors.New("the filesystem has failed and serves nobody: unmount it everywhere, so that it is checked and mounted anew")
+	ErrFilesystemFailed = errors.New("the filesystem has failed and serves no reads or writes: unmount it everywhere, so that it is checked and mounted anew")
 	// ErrStuck says that a call did not start because an earlier one on the same path is still in the kernel, or
 	// because too many calls are.
 	ErrStuck = errors.New("an earlier call is still in the kernel")

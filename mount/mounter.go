@@ -154,7 +154,7 @@ func (m *Mounter) LookupID(ctx context.Context, uniqueID uint64) (MountPoint, er
 
 // List returns the mount table; see [Interface]. It cannot be held up by a filesystem, so it is never abandoned.
 //
-// The table is kept, and is handed out again, to whoever asks, for as long as the kernel tells of no change: so the slice
+// The table is kept, and every caller gets the same one, for as long as the kernel reports no change: so the slice
 // and all that it points to are shared and must not be changed. Mounts, unmounts, moves and new options of a mount are seen
 // at once, and from Linux 6.8 on also whether a filesystem on a block device has become read-only. Of some changes the
 // kernel does not tell: propagation that is changed by mount(2), other options of a filesystem when they are changed by

@@ -12,7 +12,7 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// place is a name in an open directory, so that nobody who renames the directories above can make it another.
+// place is a name in an open directory, so that renaming the directories above does not change what it names.
 type place struct {
 	reader *reader
 	parent int

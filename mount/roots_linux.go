@@ -83,7 +83,7 @@ const (
 type rootsSearch struct {
 	mounts []rootOfMount
 	parts  [][]int      // places in mounts
-	next   atomic.Int32 // part that nobody has taken
+	next   atomic.Int32 // the next part to take
 }
 
 // run asks all parts, and returns after every goroutine that it has started.

@@ -22,5 +22,5 @@ func (p *Plan) checkSELinux() error {
 	return nil
 }
 
-// quotedContext is the label for mount(2), whose options are one string. SELinux, and nobody else, understands the quotes.
+// quotedContext is the label for mount(2), whose options are one string. Only SELinux understands the quotes.
 func (p *Plan) quotedContext() string { return `context="` + p.SELinuxContext + `"` }

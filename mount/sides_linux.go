@@ -47,7 +47,7 @@ func (r *reader) readBothSides(fd int, ids []uint64) (table []MountPoint, ok boo
 	if end < 0 || pollNow(fd) {
 		return nil, false, nil
 	}
-	text := unsafe.String(unsafe.SliceData(content), end) // nobody writes to it any more
+	text := unsafe.String(unsafe.SliceData(content), end) // no code writes to it any more
 	if lines, err := parseInto(back.table[:0:front], text); err != nil || len(lines) != front {
 		return nil, false, err
 	}
@@ -125,7 +125,7 @@ func (a *arena) keep(text []byte) string {
 		a.free = make([]byte, max(a.size, len(text)))
 	}
 	n := copy(a.free, text)
-	kept := unsafe.String(unsafe.SliceData(a.free), n) // nobody writes to it again
+	kept := unsafe.String(unsafe.SliceData(a.free), n) // no code writes to it again
 	a.free = a.free[n:]
 	return kept
 }

@@ -58,7 +58,7 @@ func (st *stage) checkDir() error {
 		return err
 	}
 	if int(stat.Uid) != unix.Geteuid() || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("directory %q for helpers must be owned by this user and writable for nobody else: %w",
+		return fmt.Errorf("directory %q for helpers must be owned by this user and writable for no other user: %w",
 			path.Dir(st.path), ErrInvalid)
 	}
 	return nil

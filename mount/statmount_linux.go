@@ -30,7 +30,7 @@ const (
 // listmountRoot stands for the root directory of this process.
 const listmountRoot = ^uint64(0)
 
-// firstUniqueID is below every unique id. The kernel refuses smaller numbers, so that nobody mistakes the other id for it.
+// firstUniqueID is below every unique id. The kernel refuses smaller numbers, so that the two kinds of id are not confused.
 const firstUniqueID = 1 << 31
 
 // statmountRequest is struct mnt_id_req of linux/mount.h in its first version.
@@ -133,7 +133,7 @@ func statmountBasic(id, mask uint64, status *mountStatus) error {
 const (
 	// listmountBatch is for how many ids a call has room at least.
 	listmountBatch = 1024
-	// listmountRoom is for how many mounts there is room when nobody knows how many there are.
+	// listmountRoom is for how many mounts there is room when their number is unknown.
 	listmountRoom = 8 << 10
 )
 

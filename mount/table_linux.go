@@ -51,7 +51,7 @@ func (r *reader) readTableFrom(ctx context.Context, fd int, before []uint64) ([]
 			return nil, err
 		}
 	}
-	table, err := parseTable(unsafe.String(unsafe.SliceData(content), len(content))) // nobody writes to it any more
+	table, err := parseTable(unsafe.String(unsafe.SliceData(content), len(content))) // no code writes to it any more
 	if err != nil {
 		return nil, err
 	}

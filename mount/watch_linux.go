@@ -93,7 +93,7 @@ func (w *watcher) next() (TableChange, error) {
 	return change, w.explain(&change)
 }
 
-// gather lets more events come, so that many mounts at once wake nobody for each.
+// gather lets more events come, so that many mounts at once wake the callers once.
 func (w *watcher) gather() {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
 	_, _ = unix.Poll(fds, int(eventBurst.Milliseconds())) // cut short by the end

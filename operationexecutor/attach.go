@@ -133,7 +133,7 @@ func (a *attaching) failedElsewhere(ctx context.Context, current types.NodeName,
 }
 
 // before returns how the intent ends of an operation that has done nothing. The record stays unless the state knows that
-// there was nothing before: one of a volume that nobody knows would stay for ever.
+// there was nothing before: the record of an unknown volume would stay for ever.
 func (a *attaching) before() IntentEnd {
 	state, ok := a.state.(VolumeNodes)
 	if ok && !slices.Contains(state.NodesOfVolume(a.v.VolumeName), a.v.NodeName) {

@@ -163,7 +163,7 @@ func TestADetachThatFails(t *testing.T) {
 			func(w *world) { w.nodes.err = errBroken }, errBroken,
 			[]string{withdrawn, told, "reported a"},
 		},
-		"the plugin fails, and nobody knows": {
+		"the plugin fails, and the outcome is unknown": {
 			func(w *world) { w.plugin.fail("Detach", errBroken) }, errBroken,
 			[]string{withdrawn, told, "intend attachment", "Detach", "conclude attachment uncertain", "uncertain a"},
 		},

@@ -84,7 +84,7 @@ func (w *attachmentWatch) stale(volumeName v1.UniqueVolumeName, nodeName types.N
 	return w.of.watched[key].begun != w.begun[key]
 }
 
-// end forgets what nobody else watches.
+// end forgets what no other operation watches.
 func (w *attachmentWatch) end() {
 	w.of.mu.Lock()
 	defer w.of.mu.Unlock()

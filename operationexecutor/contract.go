@@ -83,7 +83,7 @@ func (g *generator) checkDone(ctx context.Context, x *execution, call, path stri
 	return nil
 }
 
-// mountsOf returns what plugin says of its mounts; nil when it says nothing, or when nobody can check it.
+// mountsOf returns the plugin that says where its mounts are. It is nil if it does not say so, or without a port that can check it.
 func (g *generator) mountsOf(plugin volume.VolumePlugin) volume.MountingVolumePlugin {
 	if g.mounts == nil {
 		return nil

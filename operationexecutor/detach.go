@@ -40,7 +40,7 @@ func (g *generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOpt
 }
 
 // tell takes back that the volume is being withdrawn when it still is attached for certain, and records what became of the
-// operation. One that Detach failed on is not told to the node as attached again: nobody knows whether it is.
+// operation. One that Detach failed on is not reported to the node as attached again: it may not be.
 func (d *detaching) tell(err error) error {
 	if err != nil && !d.called {
 		d.state.AddVolumeToReportAsAttached(d.v.VolumeName, d.v.NodeName)
@@ -182,7 +182,7 @@ func (d *detaching) confirm(ctx context.Context) error {
 	return d.x.port(ctx, "Confirm", d.options.Confirm)
 }
 
-// failed says that nobody knows whether the volume is still attached; unless the plugin was never called.
+// failed records that the volume may or may not be attached, unless the plugin was never called.
 func (d *detaching) failed(ctx context.Context, err error) error {
 	d.called = !notCalled(err)
 	d.conclude(ctx, d.x, d.intent, IntentUncertain)

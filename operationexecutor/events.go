@@ -9,8 +9,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The reasons of events. Those of attach are Kubernetes' own, and so is FailedMount; Kubernetes tells nobody how a volume is
-// taken away.
+// The reasons of events. Those of attach are Kubernetes' own, and so is FailedMount; Kubernetes has no events for
+// taking a volume away.
 const (
 	reasonSuccessfulAttachVolume = "SuccessfulAttachVolume" // normal, on every pod that waits for the volume
 	ReasonFailedAttachVolume     = "FailedAttachVolume"     // warning, on every pod that waits for the volume
@@ -53,7 +53,7 @@ func (g *generator) event(object runtime.Object, eventtype, reason, format strin
 	}
 }
 
-// succeeded records that something succeeded with the volume of that name. It allocates nothing when nobody records.
+// succeeded records that something succeeded with the volume of that name. It allocates nothing without a recorder.
 func (g *generator) succeeded(object runtime.Object, reason, format, name string) {
 	if g.recorder != nil && object != nil {
 		g.recorder.Eventf(object, v1.EventTypeNormal, reason, format, name)

@@ -15,7 +15,7 @@ import (
 var errBrokenOff = volume.Uncertain(errors.New("the operation was broken off by a panic outside of the plugin"))
 
 // errAbandoned is what a call returns that was abandoned, when it returns after all. The operation has ended by then: its
-// code returns, and nobody sees what.
+// code returns, and its result is dropped.
 var errAbandoned = volume.Uncertain(errors.New("the call was abandoned before it returned"))
 
 // code is what an operation does.
@@ -147,7 +147,7 @@ func (x *execution) free() {
 	e, op := x.executor, x.op
 	defer e.leave(op)
 	switch err := op.result.Err; {
-	case op.lock.Operation.Key.Volume == "": // Without a key there is nobody to wait.
+	case op.lock.Operation.Key.Volume == "": // An operation without a key holds up no other.
 	case err == nil:
 		e.table.Succeed(&op.lock)
 	default:

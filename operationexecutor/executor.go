@@ -58,7 +58,7 @@ type engine struct {
 	// left holds the operations that have ended although a call still runs, with those calls.
 	left map[*Operation][]leftCall
 	// awaited counts those whose key is to be freed when their calls have returned; returned is closed when that has been
-	// done for all; nil: nobody has asked.
+	// done for all; nil: no caller waits.
 	awaited  int
 	returned chan struct{}
 	// workers holds those of each plugin.
@@ -82,7 +82,7 @@ func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions)
 // Synchronous returns an executor that shares everything with e, and whose operations run in the goroutine of their caller:
 // each method that begins one returns when it has ended. Only when a call of a plugin is abandoned does the method return
 // later than that, with the call: watch Done, or ExecutorOptions.CallsLeft, in another goroutine. A call that ends its
-// goroutine (runtime.Goexit) ends that of the caller, when the operation has ended. w is told how they go; nil: nobody is.
+// goroutine (runtime.Goexit) ends that of the caller, when the operation has ended. w, if it is not nil, is told how they go.
 //
 // The executor is for one goroutine. Its calls share contexts, which end a little after a call has returned, and with the context
 // of the operation at the latest: cancel that when no more operations are begun.

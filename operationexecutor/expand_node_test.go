@@ -215,11 +215,11 @@ func TestANodeExpandsAVolumeInUse(t *testing.T) {
 		"it cannot while it is used, and nothing is on record": {
 			volume: "20Gi", has: "10Gi", fail: errInUse, wantCall: true, wantFinal: true,
 		},
-		"nobody knows": {
+		"the outcome is unknown": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: errUncertain,
 			wantCall: true, wantErr: errBroken, wantClass: uncertain, wantWritten: []string{"NodeResizeInProgress 20Gi"},
 		},
-		"nobody knows whether it cannot while it is used": {
+		"it is unknown whether it cannot while it is used": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: volume.Uncertain(errInUse),
 			wantCall: true, wantErr: errBroken, wantClass: uncertain, wantWritten: []string{"NodeResizeInProgress 20Gi"},
 		},
@@ -296,7 +296,7 @@ func TestExpansionDuringMount(t *testing.T) {
 			wantErr: volume.ErrInfeasible, wantClass: uncertain,
 			wantWritten: []string{"NodeResizeInProgress 20Gi", "NodeResizeInfeasible 20Gi failed"},
 		},
-		"nobody knows": {
+		"the outcome is unknown": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: errUncertain, wantCall: true,
 			wantErr: errBroken, wantClass: uncertain, wantWritten: []string{"NodeResizeInProgress 20Gi"},
 		},
@@ -379,7 +379,7 @@ func TestALiveMountIsNotExpandedByARefresh(t *testing.T) {
 	assert.Equal(t, operationexecutor.VolumeMounted, w.pod("data", "p"))
 }
 
-// TestASecondAttemptMountsAndExpands, after one of which nobody knows what became.
+// TestASecondAttemptMountsAndExpands, after one with an unknown outcome.
 func TestASecondAttemptMountsAndExpands(t *testing.T) {
 	w, claims, s := nodeCase{volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: errUncertain}.world(t)
 	v := w.volumeToMount(s, "p", "20Gi")

@@ -76,7 +76,7 @@ func TestTheControlPlaneExpandsAndRecovers(t *testing.T) {
 			volume: "20Gi", requested: "20Gi", has: "10Gi", status: controlInProgress, allocated: "20Gi",
 			call: "20Gi", written: []string{"ControllerResizeInProgress 20Gi", "NodeResizePending 20Gi"},
 		},
-		"the storage grew and nobody wrote anything": {
+		"the storage grew and nothing was written": {
 			volume: "20Gi", requested: "20Gi", has: "10Gi",
 			call: "20Gi", written: []string{"ControllerResizeInProgress 20Gi", "NodeResizePending 20Gi"},
 		},

@@ -130,14 +130,14 @@ func TestTheControlPlaneModifiesAndRecovers(t *testing.T) {
 		"the process died before the claim was written": {
 			wanted: "fast", has: "slow", volume: "fast", status: modifyInProgress, target: "fast", call: "fast", written: []string{"InProgress fast", " fast"},
 		},
-		"another class while nobody knows how it ended": {
+		"another class while the outcome is unknown": {
 			wanted: "gold", has: "slow", volume: "slow", status: modifyInProgress, target: "fast", call: "fast", written: []string{"InProgress fast", "volume fast", " fast"},
 		},
 		"the same, and it is known to be uncertain": {
 			wanted: "gold", has: "slow", volume: "slow", status: modifyInProgress, target: "fast", reason: "Uncertain",
 			call: "fast", written: []string{"InProgress fast", "volume fast", " fast"},
 		},
-		"back to the former class while nobody knows how it ended": {
+		"back to the former class while the outcome is unknown": {
 			wanted: "slow", has: "slow", volume: "slow", status: modifyInProgress, target: "fast", call: "fast", written: []string{"InProgress fast", "volume fast", " fast"},
 		},
 		"another class after a failure": {
@@ -280,7 +280,7 @@ func TestAFailureDoesNotEndTheUncertaintyOfAnEarlierCall(t *testing.T) {
 	}
 }
 
-// A class that is gone while nobody knows how its modification ended is waited for: no other may take its place.
+// A class that is gone while the outcome of its modification is unknown is waited for: no other may take its place.
 func TestAClassThatIsGoneDuringAModificationIsWaitedFor(t *testing.T) {
 	claim := naming("gold", "slow")
 	claim.Status.ModifyVolumeStatus = &v1.ModifyVolumeStatus{Status: modifyInProgress, TargetVolumeAttributesClassName: "missing"}

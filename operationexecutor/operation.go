@@ -71,7 +71,7 @@ type Operation struct {
 	steps  []Step
 	ended  bool
 
-	// result is written by the goroutine that ends the operation, and by nobody once it has ended.
+	// result is written by the goroutine that ends the operation, and does not change after that.
 	result Result
 }
 
@@ -161,7 +161,7 @@ func (o *Operation) conclude(cause error) {
 	}
 }
 
-// close tells everybody that the operation has ended. Twice is as good as once.
+// close wakes all callers that wait for the end of the operation. A second call does nothing.
 func (o *Operation) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

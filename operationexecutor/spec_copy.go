@@ -84,7 +84,7 @@ func (x *execution) checkSpec(c specCopy) {
 			x.pluginName(), c.original.Name(), ErrContractViolation)
 	})
 	c.generator.event(volumeObject(c.original), v1.EventTypeWarning, reasonVolumePluginMisbehaved,
-		"plugin %q changed the spec of volume %q that it was given; nobody else sees that", x.pluginName(), c.original.Name())
+		"plugin %q changed the spec of volume %q that it was given; the change has no effect", x.pluginName(), c.original.Name())
 	x.executor.options.Logger.Warn("a plugin changed a spec that it was given", logKeys(x.op.Info())...)
 }
 

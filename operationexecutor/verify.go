@@ -224,12 +224,12 @@ func (v *verifying) gone(ctx context.Context, at AttachedVolume, watch *attachme
 	})
 	if !stale {
 		v.event(volumeObject(at.VolumeSpec), v1.EventTypeWarning, ReasonVolumeNotAttached,
-			"volume %q is not attached to node %q any more, and nobody here detached it", at.VolumeName, at.NodeName)
+			"volume %q is not attached to node %q any more, and this program did not detach it", at.VolumeName, at.NodeName)
 	}
 }
 
-// forget takes the attachment off the record, on which nobody would come back to it, unless the state still has it: one that
-// is used stays.
+// forget removes the attachment from the records unless the state still has it, because no later operation would do that. An
+// attachment in use stays.
 func (v *verifying) forget(ctx context.Context, at AttachedVolume) {
 	state, ok := v.state.(VolumeNodes)
 	if ok && slices.Contains(state.NodesOfVolume(at.VolumeName), at.NodeName) {

@@ -132,7 +132,7 @@ func (c *verifyingController) devicePath(ctx context.Context) (devicePath string
 }
 
 // claimSize returns the size of the volume's claim, from which an expansion on this node starts; zero when it is known
-// already, when there is no claim, or when nobody can be asked.
+// already, when there is no claim, or when the state cannot answer.
 func (c *verifyingController) claimSize(ctx context.Context) (size resource.Quantity, err error) {
 	sizes, ok := c.state.(ClaimSizes)
 	if !ok || c.claims == nil || !claimed(c.v.VolumeSpec) {

@@ -123,7 +123,7 @@ func (s *Disk) reserve() int64 { return 2 * s.options.MaxObjectBytes }
 // add plans a write on top of what is in the batch, and adds it.
 func (s *Disk) add(b *batch, w *diskWrite) error {
 	if w.abandoned.Load() {
-		return ErrClosed // Nobody reads it.
+		return ErrClosed // No caller reads it.
 	}
 	found := s.memory.find(w.keys)
 	for i, key := range w.keys {

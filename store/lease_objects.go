@@ -16,8 +16,8 @@ import (
 
 // leaseObjects is a [Lessor] that keeps leases as Lease objects in any [Store].
 //
-// Nobody compares the times in such an object with its own clock. Who waits for a lease watches its object, and takes it when
-// it has not changed for as long as it lives and a tenth longer, by the clock of the one who waits. The token is the number of
+// No process compares the times in such an object with its own clock. A process that waits for a lease watches its object, and
+// takes the lease when the object has not changed for the lease's duration and a tenth longer, by its own clock. The token is the number of
 // times that the lease was taken (leaseTransitions), so that Lease objects are not to be deleted while anything outside of the
 // store depends on tokens; the store itself tells a lease from one before its object was deleted. In a [Transaction] a lease counts as held until another has taken it.
 type leaseObjects struct {
@@ -99,8 +99,8 @@ func (w *leaseWait) free() time.Duration {
 	return time.Until(w.since.Add(ttl + ttl/10))
 }
 
-// try looks at the lease, waits until it is free and takes it. [errTryAgain] says that the watch has ended, or that somebody
-// else was faster.
+// try looks at the lease, waits until it is free and takes it. [errTryAgain] says that the watch has ended, or that another
+// process was faster.
 func (w *leaseWait) try(ctx context.Context) (Lease, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -193,7 +193,7 @@ func (w *leaseWait) ended(ctx context.Context) error {
 	return fmt.Errorf("lease %q is held by %q: %w: %w", w.request.Name, holderOf(w.seen), ErrLeaseHeld, context.Cause(ctx))
 }
 
-// RenewLease implements [Lessor]. A lease that has expired and that nobody has taken since is renewed.
+// RenewLease implements [Lessor]. A lease that has expired and that no other process has taken since is renewed.
 func (l *leaseObjects) RenewLease(ctx context.Context, lease Lease) (Lease, error) {
 	for {
 		began := time.Now()
@@ -257,7 +257,7 @@ func (l Lease) checkObject(object *coordinationv1.Lease) error {
 	case object == nil:
 		return l.lost(ErrNotFound)
 	case holderOf(object) == "":
-		return l.lost(errors.New("nobody holds it"))
+		return l.lost(errors.New("it has no holder"))
 	case l.ID != "" && l.ID != string(object.UID):
 		return l.lost(errors.New("its object was deleted, and made anew"))
 	case holderOf(object) != l.Holder || tokenOf(object) != l.Token:

@@ -158,7 +158,7 @@ func (m *Memory) swap(keys []Key, found []Object, changes []PlannedWrite) bool {
 	return true
 }
 
-// write gives obj, which nobody else holds yet, the next version and makes it seen. Memory.mu is held.
+// write gives obj the next version and publishes it. No other code holds obj yet. Memory.mu is held.
 func (m *Memory) write(key Key, event EventType, obj Object) {
 	m.version++
 	obj.SetResourceVersion(strconv.FormatUint(m.version, 10))

@@ -25,7 +25,7 @@ type memoryLog struct {
 	limit     int
 	writes    []memoryWrite
 	forgotten uint64        // version of the newest write that was dropped
-	grown     chan struct{} // closed by the next append; nil while nobody waits
+	grown     chan struct{} // closed by the next append; nil while no watch waits
 }
 
 // append adds a write and drops the oldest beyond twice the limit, so that dropping costs nothing on average.

@@ -187,7 +187,7 @@ func (m *VolumePluginMgr) IsDeviceMountable(spec *Spec) (bool, error) {
 
 // UniqueVolumeName returns the unique name of spec for the pod podName: the name that all pods share
 // ([GetUniqueVolumeNameFromSpec]) when the volume is attachable or device-mountable, else the pod's own
-// ([GetUniqueVolumeNameFromSpecWithPod]). Whoever names a volume must name it so, or one volume gets two names.
+// ([GetUniqueVolumeNameFromSpecWithPod]). All code that names a volume must use it, or one volume gets two names.
 func (m *VolumePluginMgr) UniqueVolumeName(podName UniquePodName, spec *Spec) (v1.UniqueVolumeName, error) {
 	entry, err := m.entryBySpec(spec)
 	if err != nil {

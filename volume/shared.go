@@ -23,7 +23,7 @@ type shared[T any] struct {
 // sharedCall is one call that runs, or has run.
 type sharedCall[T any] struct {
 	cancel   context.CancelFunc
-	waiters  int           // guarded by shared.mu; a call that nobody waits for any more is cancelled
+	waiters  int           // guarded by shared.mu; the call is cancelled when there are none
 	finished bool          // guarded by shared.mu; whether ready is closed
 	ready    chan struct{} // closed when value and err are set
 	ended    chan struct{} // closed when every system call behind the call has returned

@@ -11,7 +11,7 @@ import (
 // Snapshot is the content of a volume at one moment, as storage has it. It outlives its volume.
 type Snapshot struct {
 	// Handle is the plugin's name for the snapshot: the snapshotHandle of a VolumeSnapshotContent, the snapshot id of CSI. It
-	// says nothing to anyone but the plugin.
+	// has a meaning only for the plugin.
 	Handle string
 	// SourceVolume is the name that GetVolumeName returns for the volume: the sourceVolumeHandle, the source volume id.
 	SourceVolume string

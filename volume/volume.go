@@ -60,7 +60,7 @@ type Metrics struct {
 type ApartKeeper interface {
 	Mounter
 	// KeptApart returns absolute paths of the host. What GetPath leads to must not be one of them, lie in one, or hold one.
-	// Whoever opens it compares the directory that is open, since links on the way may have changed since the set-up. The
+	// A caller that opens the path compares the open directory, because links on the way may have changed since the set-up. The
 	// caller does not change the slice.
 	KeptApart() []string
 }

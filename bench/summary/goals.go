@@ -1,6 +1,6 @@
 package main
 
-// goal is one line of the table: a figure of ours that must be so many times better than somebody else's, or at most so
+// goal is one line of the table: a figure of ours that must be so many times better than that of another program, or at most so
 // much, or grow at most so far.
 type goal struct {
 	work string

@@ -19,7 +19,7 @@
 // # Guarantees
 //
 // Those of [store.Store], [store.Transactor] and [store.Lessor], by the suite in store/storetest, on a cluster of three members.
-// Reads and writes are linearizable: whoever reads after a write was acknowledged sees it, through whatever member. When a
+// Reads and writes are linearizable: a read that begins after a write was acknowledged sees it, through any member. When a
 // member is lost, calls and watches go on through another; without a majority they wait until their context ends. A watch whose
 // member has lost its leader, or that fell behind a compaction, is closed, and [store.Mirror] reads again.
 //

@@ -25,8 +25,8 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("volume %q is held by node %q", e.Volume, e.Node)
 }
 
-// Hold writes that a node has a volume, which one node can have at a time, if the node's lease lives and nobody else has the
-// volume: all three in one transaction, so that no other order of things can come between. It is for plugins that attach:
+// Hold writes that a node has a volume, which one node can have at a time, if the node's lease lives and no other node has the
+// volume. All three are one transaction, so no other write comes between. It is for plugins that attach:
 // storage that does not know by itself who uses it is given to one node. It succeeds when that node has it already.
 //
 // The error matches [ErrNotAlive], or is a [*HeldError]. The hold does not end with the lease: that a node is silent proves

@@ -1,4 +1,4 @@
-// Package kube is a [store.Store] on a Kubernetes API server: for virtual kubelets, and for whoever keeps Kubernetes' API and brings
+// Package kube is a [store.Store] on a Kubernetes API server: for virtual kubelets, and for programs that keep Kubernetes' API and bring
 // controllers and nodes of their own. It is a module of its own, for those who want client-go.
 //
 //	config.QPS = -1 // The server is fair by itself; client-go allows five requests a second unless told otherwise.
@@ -22,7 +22,7 @@
 //
 // # Reading
 //
-// [Store.Get] and [Store.List] ask the server and see every write that was acknowledged before. Whoever reads often reads a
+// [Store.Get] and [Store.List] ask the server and see every write that was acknowledged before. A program that reads often reads a
 // [store.Mirror], which is to a store what an informer is to client-go. Versions are the server's own. A watch goes on where it was
 // when the server ends it, as it does every half hour or so, or is not to be reached. When the server has forgotten what was since,
 // the watch is closed, and a mirror lists again.
@@ -42,7 +42,7 @@
 //
 // # What must not run beside it
 //
-// The controllers of this library do the work of kube-controller-manager's. Whoever runs them there switches those off:
+// The controllers of this library do the work of kube-controller-manager's. If you run them there, switch those off:
 //
 //	--controllers=*,-persistentvolume-binder-controller,-persistentvolume-attach-detach-controller,
 //	  -persistentvolume-expander-controller,-ephemeral-volume-controller,-persistentvolume-protection-controller,

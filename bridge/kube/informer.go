@@ -34,7 +34,7 @@ type feed struct {
 	first, start uint64
 	last         uint64        // the newest version that was told
 	breaks       int           // how often the informer has listed again, so that something may be missing in between
-	grown        chan struct{} // closed when there is more; nil while nobody waits
+	grown        chan struct{} // closed when there is more; nil while no watch waits
 }
 
 // told is one event of an informer. Its object is shared, and is not changed.

@@ -152,7 +152,7 @@ func (r typed[T, L]) list(ctx context.Context, options metav1.ListOptions) (page
 		return page{}, err
 	}
 	p := page{version: list.GetResourceVersion(), more: list.GetContinue()}
-	// Each in a memory of its own: whoever keeps one keeps no more.
+	// Each in a memory of its own: a reader that keeps one does not keep the others.
 	err = meta.EachListItemWithAlloc(list, func(item runtime.Object) error {
 		obj, err := received(r.kinds, item.(T), nil) //nolint:forcetypeassert // It is a list of these.
 		p.objects = append(p.objects, obj)

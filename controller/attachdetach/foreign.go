@@ -183,7 +183,7 @@ func isOwnRecord(object *storagev1.VolumeAttachment) bool {
 	return err == nil && (object.Name == recordName(name, anyNode) || object.Name == recordName(name, types.NodeName(object.Spec.NodeName)))
 }
 
-// volumeNamedBy returns the unique name of the volume that a VolumeAttachment names, whoever its attacher is; empty when no
+// volumeNamedBy returns the unique name of the volume that a VolumeAttachment names, of any attacher; empty when no
 // plugin here knows the volume.
 func (f *foreignAttachments) volumeNamedBy(object *storagev1.VolumeAttachment) v1.UniqueVolumeName {
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: object.Name}} // A volume without a name has no plugin.

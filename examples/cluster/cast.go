@@ -63,7 +63,7 @@ func (c *cast) start(ctx context.Context) error {
 		c.clients[name] = addresses[1]
 	}
 	c.cluster = strings.Join(cluster, ",")
-	for _, name := range c.everybody() {
+	for _, name := range c.allNames() {
 		if err := c.run(name); err != nil {
 			return err
 		}
@@ -80,8 +80,8 @@ func (c *cast) start(ctx context.Context) error {
 	return nil
 }
 
-// everybody returns the names of all processes, in the order in which they start.
-func (c *cast) everybody() []string {
+// allNames returns the names of all processes, in the order in which they start.
+func (c *cast) allNames() []string {
 	return slices.Concat(names("member", memberCount), names("scheduler", schedulerCount), c.withPages())
 }
 
@@ -193,7 +193,7 @@ func (c *cast) killAgent(node string) error {
 // stopAll asks every process to end, nodes first, and waits until they have.
 func (c *cast) stopAll(ctx context.Context) error {
 	var errs []error
-	for _, name := range slices.Backward(c.everybody()) {
+	for _, name := range slices.Backward(c.allNames()) {
 		if p := c.processes[name]; p != nil {
 			errs = append(errs, p.stop(ctx))
 		}
@@ -213,7 +213,7 @@ func (c *cast) killAll() error {
 	return errors.Join(errs...)
 }
 
-// freeAddresses returns addresses of this machine at which nobody listens.
+// freeAddresses returns addresses of this machine at which no program listens.
 func freeAddresses(count int) ([]string, error) {
 	var all []string
 	for range count {

@@ -170,8 +170,8 @@ func (h *health) run(ctx context.Context) error {
 	return nil
 }
 
-// watch begins to watch a node that is ready. To watch it is to wait for its lease, which the node does not give away while it
-// lives: nobody looks at a clock to tell that it is dead, but who waits for the lease.
+// watch begins to watch a node that is ready. To watch a node is to wait for its lease, which the node keeps while it
+// lives. Only the wait for the lease measures time.
 func (h *health) watch(ctx context.Context, node *v1.Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -25,7 +25,7 @@
 // # The storage
 //
 // The images of plugins/loopblock lie in a directory that all nodes share, as a file server would have it. Which node has an image
-// is written in etcd, by a transaction that gives it to a node that is alive and that nobody else holds; a node refuses to open
+// is written in etcd, by a transaction that gives a free image to a node that is alive; a node refuses to open
 // an image that was not given to it (disks.go).
 //
 // Three nodes reach that directory; a label says so. The fourth one, node-far, can have no volume, and gets no pod that has one. Each
@@ -43,6 +43,6 @@
 //
 // # Fencing
 //
-// A node that is silent may be alive: nothing is taken from it for that. Only when somebody has proven that it is dead, as one
-// who turns its power off does, its taint says so, and its volumes go to others. The play kills the node before it says so.
+// A node that is silent may be alive: nothing is taken from it for that. Once an operator or a program has made sure that it is dead,
+// for example by turning its power off, a taint says so, and its volumes go to others. The play kills the node before it says so.
 package main

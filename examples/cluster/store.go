@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// openStore connects to etcd, and waits until it answers. close is called when nobody uses the store any more.
+// openStore connects to etcd, and waits until it answers. Call close after the last use of the store.
 func openStore(ctx context.Context, endpoints []string) (s *etcd.Store, closeStore func() error, err error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, Logger: zap.NewNop(),
@@ -29,7 +29,7 @@ func openStore(ctx context.Context, endpoints []string) (s *etcd.Store, closeSto
 	}
 	if err == nil {
 		err = persist(ctx, func() error {
-			_, err := client.Get(ctx, "is anybody there")
+			_, err := client.Get(ctx, "is there an answer")
 			return err
 		})
 	}

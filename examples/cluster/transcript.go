@@ -89,10 +89,10 @@ func (t *transcript) last(text string) (string, error) {
 			return line, nil
 		}
 	}
-	return "", fmt.Errorf("nobody has said %q", text)
+	return "", fmt.Errorf("no process has printed %q", text)
 }
 
-// lastFrom returns who has last said a line that begins with a text.
+// lastFrom returns the process that was the last to print a line that begins with a text.
 func (t *transcript) lastFrom(text string) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +101,7 @@ func (t *transcript) lastFrom(text string) (string, error) {
 			return from, nil
 		}
 	}
-	return "", fmt.Errorf("nobody has said %q", text)
+	return "", fmt.Errorf("no process has printed %q", text)
 }
 
 // await waits for a line that has a text, after a place, and returns it.

@@ -28,7 +28,7 @@ type workload struct {
 }
 
 // startWorkload opens the journal in dir and reads all of it. A line that is missing, doubled or damaged is an error; only
-// what a crash left of the last one is cut off, of which nobody was told that it was written.
+// an incomplete last line, left by a crash, is cut off: no write of it was acknowledged.
 func startWorkload(dir, pod string, node types.NodeName) (*workload, error) {
 	file, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {

@@ -37,7 +37,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.node, "node", "node", "`name` of this node")
 	flags.DurationVar(&o.patience, "patience", 10*time.Second, "how long until it is told why something is not ready")
 	flags.DurationVar(&o.retry, "retry", 500*time.Millisecond, "how long until what failed is tried again, for the first time")
-	flags.StringVar(&o.http, "http", "", "`ADDRESS` of the pages /node/ and /cluster/, such as 127.0.0.1:8080; whoever reaches it can read them")
+	flags.StringVar(&o.http, "http", "", "`ADDRESS` of the pages /node/ and /cluster/, such as 127.0.0.1:8080; every program that reaches it can read them")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

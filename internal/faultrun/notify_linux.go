@@ -34,7 +34,7 @@ type response struct {
 	flags uint32
 }
 
-// next waits for a call. io.EOF says that nobody is left who could make one.
+// next waits for a call. io.EOF says that no process is left that could make one.
 func next(listener int) (notification, error) {
 	for {
 		poll := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}

@@ -4,7 +4,7 @@
 //
 // It looks once, after the last test, so it costs nothing while they run, and a test need not know of it. What is about to
 // end is given time to. mount/mounttest.Main does it for the packages that use that. It is for tests only; it does not
-// import testing, so that it is one more package that anybody may link.
+// import testing, so that every package may link it.
 package leak
 
 import (

@@ -43,7 +43,7 @@ type Dir struct {
 	durable bool
 
 	mu sync.Mutex
-	// waiting is what the next who leads writes; nil when nobody waits.
+	// waiting is what the next who leads writes; nil when no writer waits.
 	waiting *batch
 
 	// lead is taken by the one goroutine that reads or writes files. It owns what follows.

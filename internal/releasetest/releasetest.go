@@ -39,7 +39,7 @@ func Check(t *testing.T, write, read func(t *testing.T, dir string)) {
 	t.Run("now", func(t *testing.T) { read(t, now) })
 }
 
-// copyFiles copies the files that are not empty, with modes that nobody else can read: a lock is made again.
+// copyFiles copies the files that are not empty, with modes that other users cannot read: a lock is made again.
 func copyFiles(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(name string, entry fs.DirEntry, err error) error {

@@ -7,7 +7,7 @@
 // ([Script]), or each in turn ([Explore]). [Drive] lets the world do it and asks the world whether its invariants hold.
 // What the code under test asks of the outside parks in [Calls] until a step lets it go on, one at a time; the world waits
 // after each step until all goroutines are blocked (testing/synctest.Wait), and records what happened in a [Trace], sorted
-// within the step. So goroutines that run between two steps may run in any order, and still nobody sees the difference.
+// within the step. So goroutines that run between two steps may run in any order, and the difference is not seen.
 //
 // Code of many goroutines that share memory takes [Turns] instead: one goroutine goes on at a time, and a seed decides which.
 //

@@ -14,7 +14,7 @@ import (
 // Turns lets the goroutines of a bubble of testing/synctest go on one at a time, in an order that a seed decides. Code under test
 // takes a turn, by [Turns.Take], wherever it asks the outside; one goroutine, the driver, gives the turns, in [Turns.Sleep] and
 // [Turns.Await]. A turn ends when every goroutine of the bubble is blocked again, whichever of them the turn has woken. Time
-// passes only while nobody waits for a turn, but for one nanosecond a turn, so that no two turns share a moment.
+// passes only while no goroutine waits for a turn, but for one nanosecond a turn, so that no two turns share a moment.
 //
 // Make it with [NewTurns].
 type Turns struct {
@@ -106,7 +106,7 @@ func (t *Turns) Await(done <-chan struct{}) {
 	}
 }
 
-// giveAll gives turns until nobody waits for one and every goroutine is blocked.
+// giveAll gives turns until no goroutine waits for one and every goroutine is blocked.
 func (t *Turns) giveAll() {
 	synctest.Wait()
 	for t.give() {

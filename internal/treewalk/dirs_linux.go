@@ -106,7 +106,7 @@ func (s *dirs) drop(d *dir) {
 	}
 }
 
-// spare closes a directory that nobody uses right now, and reports whether there was one.
+// spare closes a directory that is not in use right now, and reports whether there was one.
 func (s *dirs) spare() bool {
 	s.mu.Lock()
 	fd := s.victim()
@@ -125,7 +125,7 @@ func (s *dirs) closeAll() {
 	}
 }
 
-// victim takes the directory from the list that was opened first and that nobody uses. A walk goes deep before it goes
+// victim takes the directory from the list that was opened first and is not in use. A walk goes deep before it goes
 // wide, so that this one will be needed last.
 func (s *dirs) victim() int {
 	for d := s.list.next; d != &s.list; d = d.next {

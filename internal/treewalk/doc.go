@@ -42,6 +42,6 @@
 //
 // # When not to use it
 //
-// For a tree that nobody else writes to and that is small, filepath.WalkDir is simpler. To delete a tree, use something
+// For a small tree that no other process writes to, filepath.WalkDir is simpler. To delete a tree, use something
 // that unlinks. The package is for Linux; elsewhere it is empty.
 package treewalk

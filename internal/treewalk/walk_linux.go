@@ -16,7 +16,7 @@ type Verdict uint8
 const (
 	Next  Verdict = iota // go on; a directory is entered
 	Prune                // go on; a directory is not entered
-	Stop                 // end the walk: nobody is told of anything more, but of what is being told right now
+	Stop                 // end the walk: no visit begins any more; those under way end
 )
 
 // Visitor is told of what is in a tree. Its methods are called one at a time, all by one worker.

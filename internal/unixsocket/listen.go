@@ -62,7 +62,7 @@ func Listen(ctx context.Context, path string, mode fs.FileMode) (*Listener, erro
 	return &Listener{UnixListener: listener, path: path, made: made}, os.Remove(early)
 }
 
-// privateDir makes an empty directory beside the socket that nobody else can look into. A killed process may have left one.
+// privateDir makes an empty directory beside the socket that no other user can look into. A killed process may have left one.
 func privateDir(path string) (string, error) {
 	dir := path + privateSuffix
 	if err := os.Remove(filepath.Join(dir, "s")); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onDevice makes the filesystem on a block device that nobody else can claim (O_EXCL), and so neither mount nor format, from the
+// onDevice makes the filesystem on a block device that no other process can claim (O_EXCL), and so neither mount nor format, from the
 // first read of the proof to the end of the tool.
 //
 // Every mkfs claims its device itself and fails on one that is claimed. It therefore works on a loop device over the claimed
@@ -26,7 +26,7 @@ func (m making) onDevice(ctx context.Context, device *os.File) error {
 	return err
 }
 
-// hold opens the device again so that nobody else can claim it.
+// hold opens the device again so that no other process can claim it.
 func hold(device *os.File) (*os.File, error) {
 	held, err := reopen(device, unix.O_RDWR|unix.O_EXCL)
 	if errors.Is(err, unix.EBUSY) {

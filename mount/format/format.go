@@ -132,7 +132,7 @@ type MakeOptions struct {
 // A block device is claimed (O_EXCL) from before the proof to the end of the tool, so that no other program mounts, formats or
 // claims it in between; one that is claimed already is an error that matches [ErrInUse]. The tool works on a loop device over it
 // meanwhile, since it claims its device itself; without loop devices nothing is made. One that changes its size meanwhile
-// is not formatted. Nobody else may have a regular file open for writing.
+// is not formatted. No other process may have a regular file open for writing.
 //
 // When ctx ends, the tool is killed and has ended when Make returns, unless it
 // does not die within a second: what is there then is neither blank nor a filesystem, and so it is after every failure of

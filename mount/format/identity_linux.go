@@ -75,7 +75,7 @@ func (r renewer) afterReplay(ctx context.Context, file *os.File) (string, error)
 	return r.identity(file)
 }
 
-// replayXFS mounts the filesystem in a file where nobody sees it, and unmounts it. Mount and loop device end with their last
+// replayXFS mounts the filesystem in a file where no other process sees it, and unmounts it. Mount and loop device end with their last
 // descriptor, that of a process that is killed included.
 func replayXFS(ctx context.Context, file *os.File) error {
 	device, err := attachForNow(ctx, file)

@@ -2,7 +2,7 @@
 //
 //	frozen, err := freeze.Freeze(dir, 5*time.Second) // an open directory of the filesystem
 //	// copy the device
-//	err = frozen.Thaw()                              // nil: nobody has written since Freeze returned
+//	err = frozen.Thaw()                              // nil: no process has written since Freeze returned
 //
 // [Freeze] syncs the filesystem before it freezes it. While the filesystem is frozen, the device has all earlier
 // writes, writers wait in their system calls, and readers continue.

@@ -44,7 +44,7 @@ func (d *Dir) publish(partial, name string) error {
 		return unix.Renameat2(fd, partial, fd, name, unix.RENAME_NOREPLACE)
 	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		// This filesystem cannot refuse to replace. Nobody has the name, if it was looked for under the lock.
+		// This filesystem cannot refuse to replace. No file has the name, if it was looked for under the lock.
 		err = d.root.Rename(partial, name)
 	}
 	return err

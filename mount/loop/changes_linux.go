@@ -55,7 +55,7 @@ func (c *changes) configure(node handle, number int, a attachment) (Device, erro
 	return device, nil
 }
 
-// configureClaimed claims the device, so that nobody can mount it between two steps.
+// configureClaimed claims the device, so that no other process can mount it between two steps.
 func (c *changes) configureClaimed(number int, a attachment) error {
 	claim, err := c.nodes.open(number, a.mode|unix.O_EXCL)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *changes) detach(ctx context.Context, node handle, device Device) (linge
 	c.settle(node, device.Number)
 	err = clearFile(node)
 	if err == nil {
-		// Nobody else has it open: it has no file any more at once, and is free for others with the close.
+		// No other process has it open: it loses its file at once, and is free for others with the close.
 		if err = clearAgain(node, device); !isGone(err) {
 			lingers, err = true, nil
 		}

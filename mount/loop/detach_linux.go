@@ -97,7 +97,7 @@ func sameFile(a, b Device) bool {
 	return a.BackingDevice == b.BackingDevice && a.BackingInode == b.BackingInode
 }
 
-// waitGone proves that the device is free or has another file. Whoever merely reads the device, as udev does when it
+// waitGone proves that the device is free or has another file. A process that merely reads the device, as udev does when it
 // changes, makes the kernel put the detachment off until the last close, which is soon.
 func (m *Manager) waitGone(ctx context.Context, device Device) error {
 	wait := newWaiter()

@@ -77,7 +77,7 @@ type fuseRule struct {
 }
 
 // FUSEAny is every operation that can be faulty. It leaves out those by which the kernel gives something back (forget,
-// release) and those that nobody waits for.
+// release) and those that no process waits for.
 const FUSEAny FUSEOp = 0
 
 // NewFUSE mounts a filesystem and serves it until the test ends. It skips the test where there is no FUSE.
@@ -136,7 +136,7 @@ func (f *FUSE) abortInTime() {
 }
 
 // forgoPoll tells the kernel once that there is no poll here. The Go runtime polls each file that it opens, in a way in
-// which nobody else may run on that processor; the server could be kept from answering.
+// which no other goroutine may run on that processor; the server could be kept from answering.
 func (f *FUSE) forgoPoll() error {
 	fd, err := unix.Open(f.path+"/"+fusePollName, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -153,7 +153,7 @@ func (f *FUSE) carryOut(r fuseRequest) {
 	f.reply(r, errno, body)
 }
 
-// reply writes struct fuse_out_header and the body. That the caller has gone, or the filesystem, is nobody's error.
+// reply writes struct fuse_out_header and the body. It is no error that the caller has gone, or the filesystem.
 func (f *FUSE) reply(r fuseRequest, errno syscall.Errno, body []byte) {
 	if !r.op.canReply() {
 		return

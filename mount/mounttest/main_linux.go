@@ -40,7 +40,7 @@ func realRoot() bool {
 	return strings.Join(strings.Fields(string(content)), " ") == "0 0 4294967295"
 }
 
-// makePrivate keeps what is mounted here from everybody else, and what others mount from here.
+// makePrivate keeps what is mounted here from other namespaces, and what is mounted there from here.
 func makePrivate() error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 }
@@ -116,7 +116,7 @@ func wait(child *exec.Cmd) int {
 }
 
 // removeTemp removes the temporary directory, which tests that clean up have left empty. What they have left in it stays,
-// so that somebody may look at it: nothing is deleted where a mount may have been.
+// for a person to look at: nothing is deleted where a mount may have been.
 func removeTemp(dir string) {
 	if err := os.Remove(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "mounttest: the tests left files behind:", err)

@@ -259,7 +259,7 @@ func caseUnbindableBelow(b *bench) {
 		b.mounted(slave+"/sub", true)
 		if kind == "rbind" {
 			b.propagates("unbindable", master+"/sub/below")
-			b.unmounted(master+"/sub/below", slave+"/sub/below") // each tells nobody
+			b.unmounted(master+"/sub/below", slave+"/sub/below") // neither propagates
 		}
 		b.unmounted(master + "/sub")
 		b.mounted(slave+"/sub", false)

@@ -18,7 +18,7 @@ var ErrOverlap = errors.New("the one holds the other")
 // can undo them, and a tree that is bound into itself multiplies.
 //
 // What does not exist is followed as far as it does; a link to nothing is followed, too: what it names can be made later.
-// The answer holds for as long as nobody changes what lies on the way. A dead filesystem does not answer at all: see
+// The answer holds as long as no process changes what lies on the way. A dead filesystem does not answer at all: see
 // [mount.RunAbandonable].
 func ResolveApart(path string, apart ...string) (string, error) {
 	resolved, err := resolveLinks(path, maxDangling)

@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// dirMode is the mode of directories for which nobody asks another.
+// dirMode is the mode of directories for which the caller gives none.
 const dirMode fs.FileMode = 0o750
 
 // permissions are the bits of chmod(2).
@@ -148,8 +148,8 @@ func (t *tree) change(path int, now stat, mode uint32, group *int) error {
 	return nil
 }
 
-// serverOwned are the filesystems on which a file may belong to somebody else than to who made it, because a server says
-// so. Such a server also says who may change a mode.
+// serverOwned are the filesystems on which a file may belong to another user than the one who made it, because a server decides
+// that. Such a server also decides who may change a mode.
 var serverOwned = []int64{
 	unix.NFS_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC,
 	unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC,

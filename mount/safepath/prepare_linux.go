@@ -20,8 +20,8 @@ type source struct {
 	made []madeDir
 }
 
-// prepare opens the part, and then mounts it; the two can hang apart from each other. Whoever has begun to wait for a hung
-// volume does not hold up those who clean up.
+// prepare opens the part, and then mounts it; the two can hang apart from each other. A caller that waits for a hung
+// volume does not hold up those that clean up.
 func (s *Subpaths) prepare(ctx context.Context, name string, sub Subpath) error {
 	volume, err := Open(ctx, sub.VolumePath, Options{
 		Mounter: s.mounter, FollowLinks: sub.FollowVolumePath, Without: s.without, calls: s.calls,
@@ -77,7 +77,7 @@ func (r *Root) openSource(ctx context.Context, name string, sub Subpath) (source
 	discard := func(src source) { closeFile(src.file) }
 	return do(ctx, r.to("open", name), discard, func(ctx context.Context, t *tree) (source, error) {
 		src, err := t.openSource(ctx, name, sub)
-		if err == nil && ctx.Err() != nil { // nobody waits for it any more
+		if err == nil && ctx.Err() != nil { // the caller does not wait any more
 			closeFile(src.file)
 			return source{}, errors.Join(ctx.Err(), t.unmake(ctx, src.made))
 		}

@@ -29,8 +29,8 @@ type Root struct {
 
 // Options says how a [Root] works. The zero value is ready to use.
 type Options struct {
-	// Mounter makes the binds and knows the mount table. Nil is a mount.Mounter of the root's own, which knows of nobody
-	// else's abandoned calls: give the one that the program has.
+	// Mounter makes the binds and knows the mount table. Nil is a mount.Mounter of the root's own, which does not know the
+	// abandoned calls of others: give the one that the program has.
 	Mounter mount.Interface
 	// FollowLinks follows the symbolic links in the path of the root itself. It is for a path that the operator of the host
 	// has chosen, all parents of which belong to the host.
@@ -197,8 +197,8 @@ type MkdirOptions struct {
 // end of the call a directory may have fewer permissions than it should, and keeps those when the machine stops there. When
 // the call fails, what it has made is removed again.
 //
-// Before a directory is given more permissions than mkdir gave it, it is proven to be new: empty, and ours. Somebody who
-// puts another directory in its place does not get that one opened up: the error matches [ErrRaced]. Filesystems whose
+// Before a directory is given more permissions than mkdir gave it, it is proven to be new: empty, and ours. If another process
+// puts another directory in its place, that one keeps its mode: the error matches [ErrRaced]. Filesystems whose
 // server says what belongs to whom (NFS, SMB, FUSE and the like) are believed.
 func (r *Root) MkdirAll(ctx context.Context, name string, options MkdirOptions) error {
 	_, err := do(ctx, r.to("make directory", name), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
@@ -208,8 +208,8 @@ func (r *Root) MkdirAll(ctx context.Context, name string, options MkdirOptions) 
 }
 
 // MakeDirectory makes the directory name, and those above it, of that mode whatever the umask of the process. One that is there
-// is given the mode where it lacks a part of it: whoever made it may have been killed before it had its mode. It reports whether it
-// was not there.
+// is given the mode where it lacks a part of it: the process that made it may have been killed before it had its mode. It reports
+// whether it was not there.
 func (r *Root) MakeDirectory(ctx context.Context, name string, mode fs.FileMode) (made bool, err error) {
 	dir, err := r.Open(ctx, name, Directory)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -277,7 +277,7 @@ type task struct {
 
 func (r *Root) to(op, name string) task { return task{r, op, name} }
 
-// do runs op on the root, bounded by ctx. Discard is given a result that nobody waits for any more.
+// do runs op on the root, bounded by ctx. Discard is given a result that no caller waits for any more.
 func do[T any](ctx context.Context, what task, discard func(T),
 	op func(context.Context, *tree) (T, error),
 ) (result T, err error) {

@@ -17,7 +17,7 @@ const SubpathsDir = "volume-subpaths"
 // Subpaths gives containers parts of volumes. What it has made is found again by names alone, so that a new value, of a new
 // process, goes on with what an earlier one has left, at whatever step that was stopped. Its methods may be called from
 // several goroutines at once; those for the same volume of the same pod take turns. One process at a time may work beneath
-// the directory of a pod, and nobody else may write there.
+// the directory of a pod, and no other process may write there.
 type Subpaths struct {
 	mounter mount.Interface
 	without mount.Feature
@@ -59,7 +59,7 @@ type Subpath struct {
 	// Path is the sub-path, relative to VolumePath; see [CleanSubpath].
 	Path string
 	// FollowInside follows the relative symbolic links in Path that stay within the volume, as kubelet does. The files of a
-	// config map are published by such links. What they lead to is then opened without following any, so that somebody who
+	// config map are published by such links. What they lead to is then opened without following any, so that a pod that
 	// changes a link meanwhile gains nothing: the link is read, and not walked. A link that is absolute or leads out of the
 	// volume is refused, and so is one to what does not exist ([ErrDangling]): a directory that is made is one that Path names.
 	FollowInside bool
@@ -85,7 +85,7 @@ func (o Owner) containerName() string { return o.volumeName() + "/" + o.Containe
 func (o Owner) key() string { return path.Join(o.PodDir, o.volumeName()) }
 
 // Prepare makes the sub-path ready and returns its HostPath, at which a runtime may mount it into the container without any
-// care: nobody but the host can change what is there.
+// care: only the host can change what is there.
 //
 // The part is opened beneath the volume without following a link, and that very part is bound. When it is missing, a
 // directory is made, and those above it, with the mode of the volume's root and with its group. A sub-path that is prepared

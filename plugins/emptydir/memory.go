@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// allocatable returns the memory that the pods of the node may use together; nil when nobody knows.
+// allocatable returns the memory that the pods of the node may use together; nil when that is unknown.
 func (m *mounter) allocatable(ctx context.Context) (*resource.Quantity, error) {
 	if m.node == nil {
 		return nil, nil

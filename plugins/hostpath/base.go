@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The modes of what is provisioned. No other user of the node comes through the base, and so a volume, to which nobody gives
-// an fsGroup, can be for every user of a pod.
+// The modes of what is provisioned. No other user of the node comes through the base, and so a volume, which gets
+// no fsGroup, can be for every user of a pod.
 const (
 	baseMode   = 0o700
 	volumeMode = 0o777

@@ -11,8 +11,8 @@ import (
 // RequiresFSResize implements [volume.NodeExpandableVolumePlugin].
 func (p *Plugin) RequiresFSResize() bool { return true }
 
-// NodeExpand implements [volume.NodeExpandableVolumePlugin]. It makes a disk's filesystem as large as the disk, which somebody
-// else has made larger before. A directory has no size of its own, and so has every one.
+// NodeExpand implements [volume.NodeExpandableVolumePlugin]. It makes a disk's filesystem as large as the disk, which an
+// operator has made larger before. A directory has no size of its own, and so has every one.
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	src, err := sourceOf(options.VolumeSpec)
 	if err != nil {

@@ -22,7 +22,7 @@ type place struct {
 	isDevice bool
 	// major and minor are the number of the device.
 	major, minor uint32
-	// readOnly is true for a device to which nobody can write.
+	// readOnly is true for a device that cannot be written to.
 	readOnly bool
 }
 
@@ -70,7 +70,7 @@ func deviceAt(path string, info fs.FileInfo) (place, error) {
 	return place{path: path, isDevice: true, major: major, minor: minor, readOnly: readOnly}, nil
 }
 
-// checkWritable refuses to write to a disk to which nobody can.
+// checkWritable refuses to write to a disk that is read-only.
 func (p place) checkWritable(src source) error {
 	if p.readOnly && !src.podReadOnly {
 		return fmt.Errorf("%s is read-only: ask for the volume read-only, or make the disk writable (blockdev --setrw): %w", p.path, syscall.EROFS)

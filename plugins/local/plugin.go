@@ -35,8 +35,8 @@ type Options struct {
 	// Protected are absolute paths that are refused as the node's root is: each path, what is in it and what is above it. The
 	// root of the host is always one of them.
 	Protected []string
-	// Events is told, about the pod, of an fsGroup that takes long to apply, and of one that is not applied because other
-	// pods have the volume; and, about the PersistentVolume, of a filesystem that was repaired. Nil tells nobody.
+	// Events gets events about the pod, for an fsGroup that takes long to apply, and for one that is not applied because other
+	// pods have the volume; and about the PersistentVolume, for a filesystem that was repaired. Nil discards them.
 	Events volume.EventRecorder
 	// Logger is told of disks that were formatted and of filesystems that were repaired or have grown. Nil discards.
 	Logger *slog.Logger

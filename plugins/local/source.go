@@ -21,7 +21,7 @@ type source struct {
 	fsType string
 	// options are the mount options of the PersistentVolume.
 	options []string
-	// readOnly is true when nobody may write to the volume, podReadOnly when this pod must not; the first implies the second.
+	// readOnly is true when no pod may write to the volume, podReadOnly when this pod must not; the first implies the second.
 	readOnly, podReadOnly bool
 }
 

@@ -175,7 +175,7 @@ func (p *Plugin) prepare(ctx context.Context, src source, disk string) (string, 
 	case found.Type == "":
 		return p.format(ctx, src, disk)
 	case found.Kind != format.Filesystem:
-		return "", fmt.Errorf("%s holds %s: wipe it (wipefs) if nobody needs that: %w", disk, found, ErrWrongContent)
+		return "", fmt.Errorf("%s holds %s: wipe it (wipefs) if it is not needed: %w", disk, found, ErrWrongContent)
 	case src.fsType != "" && src.fsType != found.Type:
 		return "", fmt.Errorf("%s holds %s and the volume's fsType is %s: %w", disk, found, src.fsType, ErrWrongContent)
 	case src.podReadOnly:
@@ -197,7 +197,7 @@ func (p *Plugin) format(ctx context.Context, src source, disk string) (string, e
 	return fsType, nil
 }
 
-// check runs the filesystem's check on a disk that nobody has mounted, elsewhere or in another mount namespace. Where the program
+// check runs the filesystem's check on a disk that is mounted nowhere, in no other mount namespace either. Where the program
 // is missing, the kernel replays the journal alone.
 func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) error {
 	mounted, err := p.devices.AwaitUnclaimed(ctx, disk)

@@ -164,7 +164,7 @@ func (r snapshotRecord) write(dir *image.Dir, file *os.File) error {
 }
 
 // deleteLocked deletes a record, if check agrees to it, and then the images of its name. The caller has locked the name, so
-// nobody makes images of it.
+// no other call makes images of it.
 func deleteLocked(dir *image.Dir, name string, check func(snapshotRecord) error) error {
 	record, err := readRecord(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -130,7 +130,7 @@ func checkOptions(options []string) error {
 	return nil
 }
 
-// neverWritten reports whether nobody may write to the volume. What one pod asks for does not count.
+// neverWritten reports whether no pod may write to the volume. What one pod asks for does not count.
 func neverWritten(spec *volume.Spec, options []string) bool {
 	return volume.IsReadOnlyMany(spec) || spec.PersistentVolume.Spec.CSI.ReadOnly || slices.Contains(options, "ro")
 }

@@ -20,7 +20,7 @@ var ErrInjected = errors.New("injected by the test")
 type Faults struct {
 	// Seed begins the random numbers: the same calls in the same order meet the same faults.
 	Seed uint64
-	// Conflict is how often an update is refused although nobody else has written.
+	// Conflict is how often an update is refused although no other write came between.
 	Conflict float64
 	// Refuse is how often a call fails before it does anything.
 	Refuse float64

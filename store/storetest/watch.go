@@ -227,7 +227,7 @@ func testWatchCancel(t *testing.T, s store.Store) {
 		}
 	}
 	if err == nil {
-		t.Fatal("events come that nobody has written")
+		t.Fatal("events come that no call has written")
 	}
 	wantError(t, err, errClosed)
 }

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// maxListed bounds how many entries of a published set are looked at beside those that are wanted, for somebody may have
-	// put any number there.
+	// maxListed bounds how many entries of a published set are looked at beside those that are wanted, because another
+	// program may have put any number there.
 	maxListed = 1 << 12
 	// bytesListed is how much of a path counts as one more entry: what is deep or has a long name costs more to look at.
 	bytesListed = 64

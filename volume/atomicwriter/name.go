@@ -18,7 +18,7 @@ const (
 	digestDigits = 20
 )
 
-// newSetName returns a name for the directory of a set, that nobody can foresee.
+// newSetName returns a name for the directory of a set. No other process can foresee it.
 func newSetName(now time.Time, digest uint64) string {
 	return fmt.Sprintf("%s%0*d%0*d", now.UTC().Format(stamp), randomDigits, rand.Uint32(), digestDigits, digest)
 }

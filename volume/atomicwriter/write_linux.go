@@ -183,7 +183,7 @@ func (a *attempt) removeSet(ctx context.Context, name string, k kind) error {
 	if k == abandoned && d.locked() {
 		return a.root.failed("remove", name, errInUse)
 	}
-	// With the lock held nobody can publish it any more.
+	// While the lock is held, no other writer can publish it.
 	target, err := a.root.readLink(dataLink)
 	switch {
 	case err == nil && target == name:

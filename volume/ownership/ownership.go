@@ -38,8 +38,8 @@ type Options struct {
 	// can still be written to.
 	ReadOnly bool
 
-	// Progress is told of work that takes long: after 30 seconds, and then each minute. It is called by the goroutine that
-	// has called Apply, which does not look at its context meanwhile. Nil tells nobody.
+	// Progress, if it is not nil, is called when the work takes long: after 30 seconds, and then each minute. The goroutine that
+	// has called Apply calls it, and does not look at its context meanwhile.
 	Progress func(Progress)
 	// Events is told whenever Progress is, about Pod. Either may be nil; then there are no events.
 	Events eventRecorder

@@ -48,7 +48,7 @@ type Meter struct {
 // root has a project id that is inherited by what is made in it, the directory above does not have the same, the
 // filesystem counts projects and this process may ask it (CAP_SYS_ADMIN, Linux 5.14), and the count agreed exactly with
 // a walk at most 64 measurements ago. Links and renames cannot bring files of another project into such a
-// directory (EXDEV), so the count stays that of the tree as long as nobody gives another project to a file in it, or
+// directory (EXDEV), so the count stays that of the tree as long as no process gives another project to a file in it, or
 // this one to a file elsewhere, which takes the owner of a file or CAP_FOWNER outside of any user namespace. What that
 // would falsify is found by the next walk. Unlike a walk, the count has what was deleted and is still open.
 //

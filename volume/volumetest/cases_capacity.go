@@ -70,7 +70,7 @@ func unknownCapacityParameter(e *env) {
 	}
 	options.Parameters[unknownKey] = "value"
 	if _, err := e.capacity(options); err == nil {
-		e.broken("GetCapacity answered for a class with a parameter that nobody knows")
+		e.broken("GetCapacity answered for a class with an unknown parameter")
 	}
 }
 

@@ -91,7 +91,7 @@ func (p *podVolume) expectCapacity(size int64) {
 	}
 }
 
-// capacity is what statfs tells, 0 where nobody knows.
+// capacity is what statfs reports, 0 where it is unknown.
 func (p *podVolume) capacity() int64 {
 	p.e.t.Helper()
 	world, ok := p.e.world.(sizer)

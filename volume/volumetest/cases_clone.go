@@ -101,6 +101,6 @@ func unknownSource(e *env) {
 	options.PVC.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: &group, Kind: "Unknown", Name: "nothing"}
 	if pv, err := e.tryProvision(options); err == nil {
 		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
-		e.broken("a volume was made for a claim whose data source nobody knows")
+		e.broken("a volume was made for a claim whose data source does not exist")
 	}
 }

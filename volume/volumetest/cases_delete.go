@@ -40,7 +40,7 @@ func deleteMounted(e *env) {
 	e.eachMode(func(newOptions func() volume.VolumeOptions) {
 		spec := e.specOf(newOptions())
 		if !volume.IsBlock(spec) && e.config.PlainDirectory {
-			return // A path of the host that nothing is mounted at is in use by nobody whom the plugin could know.
+			return // The plugin cannot know who uses a path of the host at which nothing is mounted.
 		}
 		if volume.IsBlock(spec) && !e.hasDevice(spec) {
 			return

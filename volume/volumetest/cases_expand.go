@@ -148,7 +148,7 @@ type sizer interface {
 func volumeGrows(e *env) {
 	world, ok := e.world.(sizer)
 	if !ok {
-		e.t.Skipf("Config.World has no method Capacity: nobody knows how large a filesystem is")
+		e.t.Skipf("Config.World has no method Capacity: the size of a filesystem is unknown")
 	}
 	g := e.newGrowing()
 	s := e.ready(g.spec)

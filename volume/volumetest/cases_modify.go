@@ -126,7 +126,7 @@ func unknownAttribute(e *env) {
 	wrong[unknownKey] = "value"
 	for range 2 {
 		if err := m.try(e.ctx(), wrong); !errors.Is(err, volume.ErrInfeasible) {
-			e.broken("ModifyVolume with a parameter that nobody knows returned %v", err)
+			e.broken("ModifyVolume with an unknown parameter returned %v", err)
 		}
 		m.expect(m.first)
 		e.crash()
@@ -240,6 +240,6 @@ func provisionedWithAttributes(e *env) {
 	pv, err := e.tryProvision(options)
 	if err == nil {
 		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
-		e.broken("a volume was made with a mutable parameter that nobody knows")
+		e.broken("a volume was made with an unknown mutable parameter")
 	}
 }

@@ -118,7 +118,7 @@ func rootKeepsItsMode(e *env) {
 		e.t.Skipf("Config.World has no method Chmod, or the content is not the pod's")
 	}
 	if mode := p.rootMode(); !e.config.PlainDirectory && e.makesFilesystems(s.spec) && mode&0o555 != 0o555 {
-		e.broken("the root at %s has mode %v, so that not everybody can enter it", p.path, mode)
+		e.broken("the root at %s has mode %v, so that not all users can enter it", p.path, mode)
 	}
 	const mode = fs.ModeSetgid | 0o750
 	if err := world.Chmod(p.path, mode); err != nil {

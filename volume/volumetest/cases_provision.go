@@ -119,7 +119,7 @@ func unknownParameter(e *env) {
 	options.Parameters["volumetest-no-such-parameter"] = "value"
 	if pv, err := e.tryProvision(options); err == nil {
 		e.tryDelete(volume.NewSpecFromPersistentVolume(pv, false))
-		e.broken("a volume was made from a class with a parameter that nobody knows")
+		e.broken("a volume was made from a class with an unknown parameter")
 	}
 }
 

@@ -123,7 +123,7 @@ func unknownSnapshotParameter(e *env) {
 	})
 	if err == nil {
 		e.cleanSnapshot(made.Handle)
-		e.broken("a snapshot was made from a class with a parameter that nobody knows")
+		e.broken("a snapshot was made from a class with an unknown parameter")
 	}
 }
 

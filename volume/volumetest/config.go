@@ -62,12 +62,12 @@ type Config struct {
 	// MutableParameters are two sets of parameters that ModifyVolume takes, of which each gives an attribute another value. They
 	// must be set for a plugin with volume.CapModify.
 	MutableParameters [2]map[string]string
-	// Attributes returns the attributes that the storage of spec has, by the keys of the parameters, as somebody who looks at the
-	// storage sees them, and not as the plugin says. More than the suite has set is not looked at. Nil means that nobody can see
-	// them: the cases then only look at errors and content.
+	// Attributes returns the attributes that the storage of spec has, by the keys of the parameters, read from
+	// the storage itself and not from the plugin. The suite looks only at those that it has set. Nil means that they cannot be
+	// read: the cases then only look at errors and content.
 	Attributes func(t testing.TB, spec *volume.Spec) map[string]string
-	// OwnCapacity says that nothing but the plugin changes what GetCapacity says is available, as on a filesystem that nobody
-	// else writes to. By default the suite does not compare two answers.
+	// OwnCapacity says that nothing but the plugin changes what GetCapacity says is available, as on a filesystem of its
+	// own. By default the suite does not compare two answers.
 	OwnCapacity bool
 
 	// patience stands in for leakPatience in tests of the suite that expect a leak; zero means leakPatience.

@@ -120,7 +120,7 @@ func (e *env) use(spec *volume.Spec, do func(h holding)) {
 	s.release()
 }
 
-// fill writes to a volume that nobody uses, expectContent reads it, and expectBlank looks for what was written to others.
+// fill writes to a volume that no pod uses, expectContent reads it, and expectBlank looks for what was written to others.
 func (e *env) fill(spec *volume.Spec, content string) {
 	e.t.Helper()
 	e.use(spec, func(h holding) { h.put(contentMark + content) })

@@ -181,7 +181,7 @@ func (v *plantedVolume) SetUpAt(ctx context.Context, dir string, args volume.Mou
 	if err := v.mount(ctx, dir); err != nil {
 		return err
 	}
-	if v.p.has("each SetUp opens the root for everybody") {
+	if v.p.has("each SetUp opens the root for all users") {
 		return v.p.storage.world.Chmod(dir, 0o777)
 	}
 	return nil

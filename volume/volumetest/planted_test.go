@@ -52,7 +52,7 @@ func plantedBugs() []plantedBug {
 		{provisioned, "the filesystem is smaller than what is promised", false},
 		{provisioned, "an expansion to less shrinks the disk and says it did not", true},
 		{provisioned, "a clone has names without content", true},
-		{provisioned, "each SetUp opens the root for everybody", false},
+		{provisioned, "each SetUp opens the root for all users", false},
 
 		{staging, "MountDevice formats each time", true},
 		{staging, "a new process formats what it does not know", true},
@@ -101,7 +101,7 @@ func plantedFor() map[string]plantedBug {
 		"M13": {kind: inline, name: "TearDown takes every path that begins with its own"},
 		"M14": {kind: inline, name: "a refresh mounts anew"},
 		"M15": {kind: attached, name: "a staged volume may have devices and setuid programs"},
-		"M16": {kind: provisioned, name: "each SetUp opens the root for everybody"},
+		"M16": {kind: provisioned, name: "each SetUp opens the root for all users"},
 		"S6":  {kind: staging, name: "MountDevice formats each time"},
 		"S7":  {kind: staging, name: "SetUp binds an empty directory where nothing is staged"},
 		"S8":  {kind: staging, name: "UnmountDevice is lazy"},

@@ -72,7 +72,7 @@ func noSuchVolume(id string) error {
 	return status.Errorf(codes.NotFound, "there is no volume %s", volume.Quote(id))
 }
 
-// specOfVolume returns a volume as the plugin sees it when nobody uses it.
+// specOfVolume returns a volume as the plugin sees it when no node uses it.
 func (s *volumes) specOfVolume(v volumeRecord) *volume.Spec {
 	return volume.NewSpecFromPersistentVolume(v.PV, false)
 }

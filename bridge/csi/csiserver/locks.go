@@ -32,7 +32,7 @@ func groupNameLock(name string) string { return "group name " + name }
 
 func groupIDLock(id string) string { return "group id " + id }
 
-// exclusively calls f while nobody else has the lock. It does not wait for one that is held: the error is ABORTED then. When f
+// exclusively calls f with the lock held. It does not wait for one that is held: the error is ABORTED then. When f
 // returns with a call of the plugin abandoned, the lock is held until that call has ended, by a goroutine that ends with it. f is not
 // called when ctx has ended: its caller may have called again meanwhile, and this call would undo that.
 func (l *locks) exclusively(ctx context.Context, lock string, f func() error) (err error) {

@@ -131,7 +131,7 @@ func (o Options) check() error {
 	case len(o.Socket) > unixsocket.MaxPath:
 		return fmt.Errorf("the path %q is too long for a socket: give one of at most %d bytes: %w", o.Socket, unixsocket.MaxPath, volume.ErrInvalid)
 	case o.SocketMode&^0o777 != 0 || o.SocketMode&0o002 != 0:
-		return fmt.Errorf("SocketMode %v: give permissions that do not let everybody write: %w", o.SocketMode, volume.ErrInvalid)
+		return fmt.Errorf("SocketMode %v: give permissions that do not let all users write: %w", o.SocketMode, volume.ErrInvalid)
 	case o.RuntimeDir == o.StateDir:
 		return fmt.Errorf("RuntimeDir and StateDir are both %q: give each its own: %w", o.StateDir, volume.ErrInvalid)
 	case o.Services > NodeOnly || o.Attach > AttachOnNode:

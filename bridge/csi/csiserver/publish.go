@@ -296,7 +296,7 @@ func (s *publisher) tearDown(ctx context.Context, p publication) error {
 }
 
 // removePodDirs removes the directories of the pod that a target path stands for, as far as they are empty. It does so also for a caller
-// who has gone: nobody comes back for them.
+// that has gone: no later call removes them.
 func (s *publisher) removePodDirs(ctx context.Context, p publication) {
 	ctx = context.WithoutCancel(ctx)
 	volumes := filepath.Dir(s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name))

@@ -228,7 +228,7 @@ func (s *snapshots) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) 
 
 // look returns the plugin's present state of a snapshot, or the recorded state if the plugin cannot look snapshots up.
 // If the snapshot is missing, the error matches [volume.ErrNotFound]. A recorded snapshot whose deletion has begun is an
-// error: nobody knows whether it is still whole. A plugin that can look up says itself what is left while it deletes.
+// error: it may not be whole any more. A plugin that can look snapshots up reports itself what is left while it deletes.
 func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error) {
 	plugin, err := s.snapshotter("GetSnapshot")
 	if err != nil {

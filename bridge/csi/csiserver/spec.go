@@ -167,7 +167,7 @@ func (s *resolved) supported(c *csi.VolumeCapability) (capability, error) {
 // origin is what a volume's context says: the source of its PersistentVolume, and whether it is a block volume.
 type origin struct {
 	Source v1.PersistentVolumeSource `json:"source"`
-	Block  *bool                     `json:"block,omitempty"` // nil: nobody has said
+	Block  *bool                     `json:"block,omitempty"` // nil: unknown
 }
 
 // originOf returns what is known of a volume that was made.
@@ -218,7 +218,7 @@ func withoutKubernetes(values map[string]string) map[string]string {
 // use is how a volume is to be used.
 type use struct {
 	capability capability
-	// readOnly says that nobody writes to it, podReadOnly that one pod does not.
+	// readOnly says that no pod writes to it, podReadOnly that this pod does not.
 	readOnly, podReadOnly bool
 }
 

@@ -334,7 +334,7 @@ func sameStaging(ref, path string) bool {
 // kept takes a directory that holds something else for done, and tells of it.
 func (s *resolved) kept(err error) error {
 	if errors.Is(err, volume.ErrDirectoryKept) && !outcome.IsUncertain(err) {
-		s.logger.Warn("a directory is left, with what somebody else has put there", "error", err)
+		s.logger.Warn("a directory stays, because it has foreign content", "error", err)
 		return nil
 	}
 	return err

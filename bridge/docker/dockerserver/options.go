@@ -101,7 +101,7 @@ func (o Options) check() error {
 			o.Socket, unixsocket.MaxPath, volume.ErrInvalid))
 	}
 	if o.SocketMode&^0o777 != 0 || o.SocketMode&0o002 != 0 {
-		errs = append(errs, fmt.Errorf("SocketMode %v: give permissions that do not let everybody write: %w", o.SocketMode, volume.ErrInvalid))
+		errs = append(errs, fmt.Errorf("SocketMode %v: give permissions that do not let all users write: %w", o.SocketMode, volume.ErrInvalid))
 	}
 	if o.RuntimeDir == o.StateDir {
 		errs = append(errs, fmt.Errorf("RuntimeDir and StateDir are both %q: give each its own: %w", o.StateDir, volume.ErrInvalid))

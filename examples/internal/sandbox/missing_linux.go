@@ -24,5 +24,5 @@ func Missing(fsType string) error {
 	if err := format.CanMake(fsType); errors.Is(err, format.ErrNoTool) {
 		return fmt.Errorf("it needs mkfs.%s: %w", fsType, err)
 	}
-	return nil // a filesystem that nobody can make is a mistake in the manifests, which were checked
+	return nil // a filesystem that no program makes is a mistake in the manifests, which were checked
 }

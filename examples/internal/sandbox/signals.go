@@ -34,8 +34,8 @@ func UntilSignal() (ctx context.Context, stop func()) {
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// endingSignals are the signals that end a program and that it can handle. Whoever started the program with nohup does
-// not want it to end with the terminal.
+// endingSignals are the signals that end a program and that it can handle. A program that was started with nohup does
+// not end with the terminal.
 func endingSignals() []os.Signal {
 	ending := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

@@ -126,7 +126,7 @@ func (j *Journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 		if changed && !undoes(intent.Kind) {
 			return fmt.Errorf("%s does not begin: %w: %w", intent.Kind, ErrNotRecorded, err)
 		}
-		j.notWritten(e.at, err) // Nobody else hears of it.
+		j.notWritten(e.at, err) // No caller gets this error.
 		return nil              // See above.
 	}
 	j.enter(entry{at: e.at, record: next})

@@ -77,8 +77,8 @@ func (l *List) removeOne(ctx context.Context, o Orphan) error {
 	return l.removeOrphan(ctx, o)
 }
 
-// removeOrphan removes a mount by a plain unmount of that very mount, and its directory, or the directory, by rmdir. Nobody
-// uses the path meanwhile: an intent there waits.
+// removeOrphan removes a mount by a plain unmount of that very mount, and its directory, or the directory, by rmdir. No
+// operation uses the path meanwhile: an intent there waits.
 func (l *List) removeOrphan(ctx context.Context, o Orphan) error {
 	release, ok := l.options.Records.Claim(o.Path, func() bool { return !l.options.Records.IsRecorded(o.Path) })
 	if !ok {

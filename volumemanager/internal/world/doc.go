@@ -19,7 +19,7 @@
 //
 //	S1   calls for one volume exclude each other as the keys of the executor promise, also calls past their deadline
 //	S2   what is believed present is there, what is believed absent is not; all else is believed uncertain
-//	S3   set up only what is staged, stage only what is attached; unstage and detach only what nobody uses
+//	S3   set up only what is staged, stage only what is attached; unstage and detach only what no pod uses
 //	S4   each effect is on record before it is made, and until it is gone
 //	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, but for S13, no unstaging and no detach of the
 //	     node's own while one of its pods wants the volume, no set-up that fails unmounts it

@@ -77,7 +77,7 @@ func (c *Cluster) start() {
 		"--token-auth-file="+filepath.Join(c.dir, "tokens.csv"), "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
 		"--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
-		// Nobody makes the namespaces, service accounts and taints that these wait for.
+		// No controller makes the namespaces, service accounts and taints that these wait for.
 		"--disable-admission-plugins=ServiceAccount,NamespaceLifecycle,StorageObjectInUseProtection,TaintNodesByCondition")
 	client, err := rest.HTTPClientFor(c.Config("admin"))
 	require.NoError(c.t, err)
