@@ -142,7 +142,7 @@ func requireHalfFilled(t *testing.T, dir string) {
 }
 
 func TestAKilledFillingStartsOver(t *testing.T) {
-	mounttest.RequireMounts(t)
+	mounttest.RequireRoot(t)
 	content := bigArchive(t)
 	dir := t.TempDir()
 	half, killed := make(chan struct{}), make(chan struct{})
