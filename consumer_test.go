@@ -122,11 +122,13 @@ func strangersGo(t *testing.T, dir, proxy string) func(args ...string) {
 	}
 }
 
-// strangersEnv is the environment of the go command of somebody who gets our module from the file tree, and every other one
-// from this machine's module cache. What is compiled bears no path, so that the next run finds it in the build cache.
+// strangersEnv is the environment of the go command of a user who gets our module from the file tree, and every other one
+// from this machine's module cache. That lacks what only the tests of other modules need, until somebody has run go mod tidy
+// here: it comes from this user's proxy. What is compiled bears no path, so that the next run finds it in the build cache.
 func strangersEnv(t *testing.T, proxy string) []string {
 	t.Helper()
-	cache := strings.TrimSpace(strings.Join(goOutput(t, "env", "GOMODCACHE"), ""))
+	cache := goOutput(t, "env", "GOMODCACHE")[0]
+	others := goOutput(t, "env", "GOPROXY")[0]
 	own := t.TempDir()
 	t.Cleanup(func() {
 		clean := exec.Command("go", "clean", "-modcache") // its files are read-only
@@ -134,7 +136,7 @@ func strangersEnv(t *testing.T, proxy string) []string {
 		require.NoError(t, clean.Run())
 	})
 	return append(os.Environ(),
-		"GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download"),
+		"GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download")+","+others,
 		"GOMODCACHE="+own, "GONOSUMDB=*", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off")
 }
 
