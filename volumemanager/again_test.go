@@ -24,14 +24,17 @@ func TestAPodThatIsAddedAgainIsAnotherPod(t *testing.T) {
 				w.claim("data")
 				pod := podOf("a", "data", "-own")
 				require.NoError(t, w.manager.AddPod(t.Context(), pod))
+				seen := make(chan struct{})
 				if ready {
 					require.NoError(t, w.manager.WaitForAttachAndMount(t.Context(), pod))
+					w.plugin.Inject(fake.MethodTearDown, fake.HangUntil(seen), fake.HangUntil(seen))
 				}
 				require.NoError(t, w.manager.RemovePod(pod.UID))
 				require.NoError(t, w.manager.AddPod(t.Context(), pod))
 				if ready {
 					assert.Empty(t, w.manager.GetMountedVolumesForPod(volume.GetUniquePodName(pod)), "they are the first pod's")
 				}
+				close(seen)
 				require.NoError(t, w.manager.WaitForAttachAndMount(t.Context(), pod))
 				synctest.Wait()
 				if ready {
