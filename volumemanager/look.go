@@ -23,11 +23,14 @@ func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.reconciler.Planned(), Reused: m.recovery.Reused(), LostData: lostDataOf(m.health.LostData())}
 	status.Running = m.running.Load()
 	m.view.tellFound(&status)
-	for uid := range m.view.knownPods() {
-		status.Volumes = append(status.Volumes, m.view.statusOfPod(uid)...)
+	pods, volumes := m.view.podsInOrder()
+	status.Volumes = make([]VolumeStatus, 0, volumes)
+	for _, pod := range pods {
+		status.Volumes = m.view.appendStatusOfPod(status.Volumes, pod.uid)
 	}
+	// The rows are in this order already, but for those of pods that were removed.
 	slices.SortFunc(status.Volumes, func(a, b VolumeStatus) int {
-		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
+		return cmp.Or(compareNames(a.PodName, b.PodName), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName), cmp.Compare(a.Volume, b.Volume))
 	})
 	for _, row := range m.actual.GetUnmountedVolumes() {
 		status.Volumes = append(status.Volumes, m.view.statusOfUnused(row.VolumeName)...)
@@ -47,6 +50,31 @@ func (n *nodeView) knownPods() sets.Set[types.UID] {
 	return uids
 }
 
+// podInOrder is a pod and its name. The name is empty if the pod was not added.
+type podInOrder struct {
+	uid  types.UID
+	name types.NamespacedName
+}
+
+// podsInOrder returns the known pods by name and UID, and how many volumes those that were added use.
+func (n *nodeView) podsInOrder() (pods []podInOrder, volumes int) {
+	for uid := range n.knownPods() {
+		pod := podInOrder{uid: uid}
+		if entry := n.populator.Pod(uid); entry != nil {
+			pod.name = store.NameOf(entry.Pod)
+			volumes += len(entry.Volumes)
+		}
+		pods = append(pods, pod)
+	}
+	slices.SortFunc(pods, func(a, b podInOrder) int { return cmp.Or(compareNames(a.name, b.name), cmp.Compare(a.uid, b.uid)) })
+	return pods, volumes
+}
+
+// compareNames orders names by namespace, and then by name.
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
 // Hung returns the abandoned calls of plugins that still run, the oldest first: what hangs, since when, and on request the
 // stack of its goroutine.
 func (m *Manager) Hung() []operationexecutor.HungCall { return m.executor.Hung() }
@@ -55,30 +83,33 @@ func (m *Manager) Hung() []operationexecutor.HungCall { return m.executor.Hung()
 // taken away. It is empty for a pod that is not known.
 func (m *Manager) PodStatus(uid types.UID) []VolumeStatus { return m.view.statusOfPod(uid) }
 
-func (n *nodeView) statusOfPod(uid types.UID) []VolumeStatus {
-	podName := volume.UniquePodName(uid)
+func (n *nodeView) statusOfPod(uid types.UID) []VolumeStatus { return n.appendStatusOfPod(nil, uid) }
+
+// appendStatusOfPod adds the rows of a pod to rows, by outer name.
+func (n *nodeView) appendStatusOfPod(rows []VolumeStatus, uid types.UID) []VolumeStatus {
+	podName, first := volume.UniquePodName(uid), len(rows)
 	entry := n.populator.Pod(uid)
-	mounts := make(map[v1.UniqueVolumeName]cache.MountedVolume)
-	for _, mounted := range n.actual.GetPossiblyMountedVolumesForPod(podName) {
-		mounts[mounted.VolumeName] = mounted
-	}
-	var rows []VolumeStatus
 	if entry != nil {
 		for _, v := range entry.Volumes {
 			rows = append(rows, n.statusOfWanted(entry.Pod, v))
 		}
 	}
-	for name, mounted := range mounts {
-		if !entry.Uses(name) {
-			rows = append(rows, n.statusOfUnwanted(mounted)...)
+	var leaving []v1.UniqueVolumeName
+	for _, name := range n.actual.GetVolumeNamesForPod(podName) {
+		if entry.Uses(name) {
+			continue
+		}
+		if mounted, ok := n.actual.GetMountedVolume(name, podName); ok {
+			leaving = append(leaving, name)
+			rows = append(rows, n.statusOfUnwanted(&mounted)...)
 		}
 	}
 	for _, name := range n.reconciler.VolumesOfOperations(podName) {
-		if _, ok := mounts[name]; !ok && !entry.Uses(name) {
+		if !slices.Contains(leaving, name) && !entry.Uses(name) {
 			rows = append(rows, n.statusOfLeft(uid, name))
 		}
 	}
-	slices.SortFunc(rows, func(a, b VolumeStatus) int {
+	slices.SortFunc(rows[first:], func(a, b VolumeStatus) int {
 		return cmp.Or(cmp.Compare(a.OuterName, b.OuterName), cmp.Compare(a.Volume, b.Volume))
 	})
 	return rows
@@ -100,7 +131,7 @@ func (n *nodeView) statusOfWanted(pod *v1.Pod, v populator.Volume) VolumeStatus 
 }
 
 // statusOfUnwanted returns where a volume stands that is to be taken away from a pod.
-func (n *nodeView) statusOfUnwanted(mounted cache.MountedVolume) []VolumeStatus {
+func (n *nodeView) statusOfUnwanted(mounted *cache.MountedVolume) []VolumeStatus {
 	rows := make([]VolumeStatus, 0, 1)
 	for _, outer := range mounted.OuterVolumeSpecNames {
 		s := VolumeStatus{

@@ -61,12 +61,14 @@ func (s VolumeStats) Age() time.Duration {
 // measurement of each volume whose last attempt is older than maxAge. It waits for nothing, least of all for hung storage: a
 // later call, or WaitForStats, returns the new stats. The manager measures only on request, and only while Run runs.
 func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
-	var rows []VolumeStats
-	known := make(map[podvolume.Key]struct{})
-	for mounted := range m.actual.AllMountedVolumes() {
+	all := m.actual.GetAllMountedVolumes()
+	rows := make([]VolumeStats, 0, len(all))
+	known := make(map[podvolume.Key]struct{}, len(all))
+	for i := range all {
+		mounted := &all[i]
 		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
 		known[h] = struct{}{}
-		rows = append(rows, m.view.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
+		rows = m.view.appendStats(rows, mounted, m.stats.Read(h, maxAge, mounted.State))
 	}
 	m.stats.Keep(known)
 	return sortStats(rows)
@@ -77,7 +79,7 @@ func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
 	var rows []VolumeStats
 	for mounted := range m.actual.VolumesOfPod(volume.UniquePodName(uid)) {
 		h := podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}
-		rows = append(rows, m.view.statsOf(mounted, m.stats.Read(h, maxAge, mounted.State))...)
+		rows = m.view.appendStats(rows, mounted, m.stats.Read(h, maxAge, mounted.State))
 	}
 	return sortStats(rows)
 }
@@ -112,13 +114,13 @@ func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]Vol
 
 func sortStats(rows []VolumeStats) []VolumeStats {
 	slices.SortFunc(rows, func(a, b VolumeStats) int {
-		return cmp.Or(cmp.Compare(a.PodName.String(), b.PodName.String()), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
+		return cmp.Or(compareNames(a.PodName, b.PodName), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.OuterName, b.OuterName))
 	})
 	return rows
 }
 
-// statsOf returns the figures of a volume under each of its names in the pod.
-func (n *nodeView) statsOf(mounted *cache.MountedVolume, r stats.Reading) []VolumeStats {
+// appendStats adds the figures of a volume to rows, under each of its names in the pod.
+func (n *nodeView) appendStats(rows []VolumeStats, mounted *cache.MountedVolume, r stats.Reading) []VolumeStats {
 	s := VolumeStats{
 		PodUID: mounted.PodUID, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
 		Err: r.Err, Since: r.Since, Conditions: n.conditionsOf(podvolume.Key{Volume: mounted.VolumeName, Pod: mounted.PodName}),
@@ -137,7 +139,6 @@ func (n *nodeView) statsOf(mounted *cache.MountedVolume, r stats.Reading) []Volu
 	if len(names) == 0 {
 		names = mounted.OuterVolumeSpecNames // It is being taken away.
 	}
-	rows := make([]VolumeStats, 0, 1)
 	for _, outer := range names {
 		s.OuterName = outer
 		rows = append(rows, s)
