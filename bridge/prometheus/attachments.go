@@ -49,6 +49,7 @@ func (a *Attachments) Collect(metrics chan<- prom.Metric) {
 	states, byPhase, byNode, failed := counts[pluginAnd]{}, counts[pluginAnd]{}, counts[pluginAnd]{}, counts[string]{}
 	for _, s := range a.controller.Status() {
 		plugin, _, _ := volume.SplitUniqueName(s.Volume) // An invalid unique name has no plugin.
+		plugin = label(plugin)
 		byPhase[pluginAnd{plugin, string(s.Phase)}]++
 		if s.Wanted {
 			states[pluginAnd{plugin, "desired_state_of_world"}]++
@@ -58,7 +59,7 @@ func (a *Attachments) Collect(metrics chan<- prom.Metric) {
 		}
 		if s.Phase != attachdetach.PhaseRequested && s.Phase != attachdetach.PhaseAttaching {
 			states[pluginAnd{plugin, "actual_state_of_world"}]++
-			byNode[pluginAnd{plugin, string(s.Node)}]++
+			byNode[pluginAnd{plugin, label(string(s.Node))}]++
 		}
 	}
 	states.collect(metrics, totalAttachments, pluginAnd.labels)

@@ -76,7 +76,7 @@ func (c *Claims) Collect(metrics chan<- prom.Metric) {
 	if c.options.Controller != nil {
 		byReason := counts[string]{}
 		for _, pending := range c.options.Controller.Pending() {
-			byReason[pending.Reason]++
+			byReason[label(pending.Reason)]++
 		}
 		byReason.collect(metrics, pendingClaims, oneLabel)
 	}
@@ -89,11 +89,12 @@ func (c *Claims) collectVolumes(metrics chan<- prom.Metric) {
 		if pv.Spec.VolumeMode != nil {
 			mode = *pv.Spec.VolumeMode
 		}
-		total[pluginAnd{c.pluginOf(pv), string(mode)}]++
+		total[pluginAnd{c.pluginOf(pv), label(string(mode))}]++
+		class := label(pv.Spec.StorageClassName)
 		if pv.Status.Phase == v1.VolumeBound {
-			bound[pv.Spec.StorageClassName]++
+			bound[class]++
 		} else {
-			unbound[pv.Spec.StorageClassName]++
+			unbound[class]++
 		}
 	}
 	total.collect(metrics, totalPVs, pluginAnd.labels)
@@ -120,7 +121,7 @@ func (c claimClass) labels() []string { return []string{c.namespace, c.class, c.
 func collectClaims(metrics chan<- prom.Metric, claims []*v1.PersistentVolumeClaim) {
 	bound, unbound := counts[claimClass]{}, counts[claimClass]{}
 	for _, claim := range claims {
-		key := claimClass{namespace: claim.Namespace, class: valueOf(claim.Spec.StorageClassName), attributes: valueOf(claim.Spec.VolumeAttributesClassName)}
+		key := claimClass{namespace: label(claim.Namespace), class: valueOf(claim.Spec.StorageClassName), attributes: valueOf(claim.Spec.VolumeAttributesClassName)}
 		if claim.Status.Phase == v1.ClaimBound {
 			bound[key]++
 		} else {
@@ -135,5 +136,5 @@ func valueOf(name *string) string {
 	if name == nil {
 		return ""
 	}
-	return *name
+	return label(*name)
 }

@@ -1,6 +1,8 @@
 package prometheus
 
 import (
+	"strings"
+
 	prom "github.com/prometheus/client_golang/prometheus"
 
 	"github.com/volumekit/volumekit/operationexecutor"
@@ -34,6 +36,9 @@ func truth(metrics chan<- prom.Metric, description *prom.Desc, is bool, labels .
 	}
 	gauge(metrics, description, value, labels...)
 }
+
+// label returns text as a label: Prometheus refuses a whole scrape with a label that is not UTF-8.
+func label(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 func oneLabel(value string) []string { return []string{value} }
 

@@ -1,10 +1,13 @@
 package prometheus
 
 import (
+	"cmp"
+	"slices"
+	"strings"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -106,7 +109,8 @@ func (p pluginAnd) labels() []string { return []string{p.plugin, p.label} }
 // volume once for each pod.
 func collectVolumes(metrics chan<- prom.Metric, volumes []volumemanager.VolumeStatus) {
 	states, byPhase, byReason, failed := counts[pluginAnd]{}, counts[pluginAnd]{}, counts[pluginAnd]{}, counts[string]{}
-	for _, v := range volumes {
+	for i := range volumes {
+		v := &volumes[i]
 		byPhase[pluginAnd{v.Plugin, string(v.Phase)}]++
 		if v.Wanted {
 			states[pluginAnd{v.Plugin, "desired_state_of_world"}]++
@@ -118,7 +122,7 @@ func collectVolumes(metrics chan<- prom.Metric, volumes []volumemanager.VolumeSt
 			failed[v.Plugin]++
 		}
 		for _, c := range v.Conditions {
-			byReason[pluginAnd{v.Plugin, c.Reason}]++
+			byReason[pluginAnd{v.Plugin, reasonLabel(c.Reason)}]++
 		}
 	}
 	states.collect(metrics, totalVolumes, pluginAnd.labels)
@@ -127,38 +131,119 @@ func collectVolumes(metrics chan<- prom.Metric, volumes []volumemanager.VolumeSt
 	failed.collect(metrics, failing, oneLabel)
 }
 
+// otherReason is the label of a reason that is not one word: a plugin that writes a path or a message as the reason
+// would make series without end.
+const otherReason = "Other"
+
+// reasonLabel returns the reason of a condition, which a plugin may have made.
+func reasonLabel(reason string) string {
+	const longest = 64
+	isPart := func(r rune) bool { return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' }
+	if len(reason) > longest || strings.ContainsFunc(reason, func(r rune) bool { return !isPart(r) }) {
+		return otherReason
+	}
+	return reason
+}
+
 // collectStats reports the measurements of volumes with claims. Each claim has one series, even if several pods use it.
 func collectStats(metrics chan<- prom.Metric, stats []volumemanager.VolumeStats) {
-	seen := map[types.NamespacedName]bool{}
 	failed := counts[string]{}
-	for _, s := range stats {
-		if s.Err != nil {
+	for i := range stats {
+		if s := &stats[i]; s.Err != nil {
 			failed[s.Plugin]++
 		}
-		if s.Claim.Name == "" || seen[s.Claim] {
-			continue
-		}
-		seen[s.Claim] = true
-		collectClaim(metrics, s)
+	}
+	for _, c := range claimsOf(stats) {
+		c.collect(metrics)
 	}
 	failed.collect(metrics, unmeasured, oneLabel)
 }
 
-func collectClaim(metrics chan<- prom.Metric, s volumemanager.VolumeStats) {
-	for _, figure := range []struct {
+// claimStats is what is known of the volume of a claim.
+type claimStats struct {
+	namespace, name string
+	// latest is the latest measurement for any pod. abnormal says that the volume is unhealthy for any pod.
+	latest   *volumemanager.VolumeStats
+	abnormal bool
+}
+
+// compare orders by claim. The registry sorts much faster what is sorted already.
+func (c claimStats) compare(other claimStats) int {
+	return cmp.Or(cmp.Compare(c.namespace, other.namespace), cmp.Compare(c.name, other.name))
+}
+
+// claimsOf returns the claims of volumes, each once, by name.
+func claimsOf(stats []volumemanager.VolumeStats) []claimStats {
+	all := make([]claimStats, 0, len(stats))
+	for i := range stats {
+		if s := &stats[i]; s.Claim.Name != "" {
+			all = append(all, claimStats{namespace: label(s.Claim.Namespace), name: label(s.Claim.Name), latest: s, abnormal: isAbnormal(s)})
+		}
+	}
+	slices.SortFunc(all, claimStats.compare)
+	claims := all[:0]
+	for _, c := range all {
+		last := len(claims) - 1
+		if last < 0 || claims[last].compare(c) != 0 {
+			claims = append(claims, c)
+			continue
+		}
+		claims[last].abnormal = claims[last].abnormal || c.abnormal
+		if c.latest.Time.After(claims[last].latest.Time) {
+			claims[last].latest = c.latest
+		}
+	}
+	return claims
+}
+
+func isAbnormal(s *volumemanager.VolumeStats) bool {
+	return slices.ContainsFunc(s.Conditions, func(c volumemanager.Condition) bool { return c.Status == volume.HealthAbnormal })
+}
+
+// collect sends the gauges of a claim. They share their labels and one piece of memory.
+func (c claimStats) collect(metrics chan<- prom.Metric) {
+	labels := prom.MakeLabelPairs(capacityBytes, []string{c.namespace, c.name})
+	s := c.latest
+	values := [...]struct {
 		description *prom.Desc
 		value       *uint64
 	}{
 		{capacityBytes, s.CapacityBytes}, {availableBytes, s.AvailableBytes}, {usedBytes, s.UsedBytes},
 		{inodes, s.Inodes}, {inodesFree, s.InodesFree}, {inodesUsed, s.InodesUsed},
-	} {
-		if figure.value != nil {
-			metrics <- prom.MustNewConstMetric(figure.description, prom.GaugeValue, float64(*figure.value), s.Claim.Namespace, s.Claim.Name)
+	}
+	var gauges [len(values) + 1]claimGauge
+	for i, v := range values {
+		if v.value != nil {
+			metrics <- gauges[i].set(v.description, labels, float64(*v.value))
 		}
 	}
-	unhealthy := false
-	for _, c := range s.Conditions {
-		unhealthy = unhealthy || c.Status == volume.HealthAbnormal
+	unhealthy := 0.0
+	if c.abnormal {
+		unhealthy = 1
 	}
-	truth(metrics, abnormal, unhealthy, s.Claim.Namespace, s.Claim.Name)
+	metrics <- gauges[len(values)].set(abnormal, labels, unhealthy)
+}
+
+// claimGauge is one value of a claim. It needs less memory than a gauge of the Prometheus library, which has labels of its own.
+type claimGauge struct {
+	description *prom.Desc
+	labels      []*dto.LabelPair // shared and never changed
+	value       float64
+	gauge       dto.Gauge
+}
+
+// set gives the gauge its value. It returns g.
+func (g *claimGauge) set(description *prom.Desc, labels []*dto.LabelPair, value float64) *claimGauge {
+	g.description, g.labels, g.value = description, labels, value
+	g.gauge.Value = &g.value
+	return g
+}
+
+// Desc implements prom.Metric.
+func (g *claimGauge) Desc() *prom.Desc { return g.description }
+
+// Write implements prom.Metric.
+func (g *claimGauge) Write(to *dto.Metric) error {
+	to.Label, to.Gauge = g.labels, &g.gauge
+	return nil
 }

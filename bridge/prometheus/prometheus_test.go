@@ -36,13 +36,14 @@ var (
 	_ PluginFinder                      = (*volume.VolumePluginMgr)(nil)
 )
 
-// runManager returns a manager that runs on fakes, and a pod with one volume. The manager ends with the test.
-func runManager(t *testing.T, observer operationexecutor.Observer) (*volumemanager.Manager, *v1.Pod) {
+// startManager returns a manager that runs on fakes until the test ends. It makes no records.
+func startManager(t testing.TB, options volumemanager.Options) *volumemanager.Manager {
 	t.Helper()
 	mounter := fake.NewMounter(fake.MounterOptions{})
 	plugins := volume.NewVolumePluginMgr(fake.NewHost("node-1"))
 	require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: mounter})))
-	manager, err := volumemanager.New(plugins, volumemanager.Options{Mounter: mounter, NoRecords: true, Observer: observer})
+	options.Mounter, options.NoRecords = mounter, true
+	manager, err := volumemanager.New(plugins, options)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Run(context.WithoutCancel(t.Context())) }()
@@ -50,17 +51,22 @@ func runManager(t *testing.T, observer operationexecutor.Observer) (*volumemanag
 		require.NoError(t, manager.Stop(context.Background()))
 		require.NoError(t, <-ended)
 	})
+	return manager
+}
+
+// podWithVolume returns a pod with one volume of the fake plugin.
+func podWithVolume() *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web-1"}}
 	pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}}}}
 	pod.Spec.Containers = []v1.Container{{Name: "main", VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/data"}}}}
-	return manager, pod
+	return pod
 }
 
 // TestARealManagerIsScraped scrapes while a pod's volume is mounted, and after it has gone.
 func TestARealManagerIsScraped(t *testing.T) {
 	ctx := t.Context()
 	observer := NewObserver()
-	manager, pod := runManager(t, observer)
+	manager, pod := startManager(t, volumemanager.Options{Observer: observer}), podWithVolume()
 	registry := prom.NewPedanticRegistry()
 	require.NoError(t, registry.Register(observer))
 	require.NoError(t, registry.Register(NewNode(manager, NodeOptions{})))
@@ -342,6 +348,54 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	registry := prom.NewRegistry()
 	registry.MustRegister(NewNode(n, NodeOptions{}))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := registry.Gather(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// claimed returns a pod with claims of a number, and adds the claims and their volumes to a store.
+func claimed(t testing.TB, objects store.Store, number, claims int) *v1.Pod {
+	t.Helper()
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("web-", number), UID: types.UID(fmt.Sprint("web-", number))}}
+	pod.Spec.Containers = []v1.Container{{Name: "main"}}
+	for i := range claims {
+		name := fmt.Sprint("data-", number, "-", i)
+		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}, Spec: v1.PersistentVolumeSpec{
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "fake.example.com", VolumeHandle: name}},
+			ClaimRef:               &v1.ObjectReference{Namespace: "shop", Name: name, UID: types.UID(name)},
+		}}
+		claim := &v1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)},
+			Spec:       v1.PersistentVolumeClaimSpec{VolumeName: pv.Name}, Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+		}
+		for _, o := range []store.Object{pv, claim} {
+			_, err := objects.Create(t.Context(), o)
+			require.NoError(t, err)
+		}
+		source := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, MountPath: "/" + name})
+	}
+	return pod
+}
+
+// BenchmarkScrapeOfAManager is one scrape of a manager with 10,000 volumes of claims in 1,000 pods, which have been measured.
+func BenchmarkScrapeOfAManager(b *testing.B) {
+	objects := store.NewMemory(store.MemoryOptions{})
+	manager := startManager(b, volumemanager.Options{Store: objects})
+	manager.PodsComplete()
+	for i := range 1000 {
+		pod := claimed(b, objects, i, 10)
+		require.NoError(b, manager.AddPod(b.Context(), pod))
+		require.NoError(b, manager.WaitForAttachAndMount(b.Context(), pod))
+	}
+	_, err := manager.WaitForStats(b.Context(), time.Hour)
+	require.NoError(b, err)
+	registry := prom.NewRegistry()
+	registry.MustRegister(NewNode(manager, NodeOptions{MaxAge: time.Hour}))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := registry.Gather(); err != nil {
