@@ -17,7 +17,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
@@ -34,10 +36,14 @@ func TestManifestsAreThoseOfKubernetes(t *testing.T) {
 			assert.Equal(t, loopblock.Driver, o.Name)
 		case *storagev1.StorageClass:
 			assert.Equal(t, loopblock.Driver, o.Provisioner)
+		case *volumeSnapshotClass:
+			assert.Equal(t, loopblock.Driver, o.Driver)
+			assert.Contains(t, []string{"Delete", "Retain"}, o.DeletionPolicy)
 		}
 	}
 	assert.Equal(t, map[string]int{
-		"CSIDriver": 1, "StorageClass": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "DaemonSet": 1, "Deployment": 1,
+		"CSIDriver": 1, "StorageClass": 1, "VolumeSnapshotClass": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1,
+		"DaemonSet": 1, "Deployment": 1,
 	}, kinds)
 }
 
@@ -59,6 +65,47 @@ func TestTheDriverHasASnapshotter(t *testing.T) {
 	}
 }
 
+// sidecars are the flags, used in the manifests, that each sidecar has at its tag. They were read in its sources. With
+// --node-deployment a sidecar ends unless NODE_NAME is set.
+var sidecars = map[string][]string{
+	"csi-node-driver-registrar:v2.17.0": {"--csi-address", "--kubelet-registration-path"},
+	"csi-provisioner:v6.3.0": {
+		"--csi-address", "--node-deployment", "--strict-topology", "--immediate-topology", "--extra-create-metadata",
+	},
+	"csi-snapshotter:v8.6.0": {"--csi-address", "--node-deployment", "--extra-create-metadata"},
+	"csi-attacher:v4.12.0":   {"--csi-address"},
+	"csi-resizer:v2.2.1":     {"--csi-address"},
+}
+
+// Each sidecar has the flags that it gets, and each of one kind has the same version in all manifests.
+func TestSidecarsHaveTheirFlags(t *testing.T) {
+	used := map[string]bool{}
+	for _, object := range manifests(t) {
+		var pod v1.PodSpec
+		switch o := object.(type) {
+		case *appsv1.DaemonSet:
+			pod = o.Spec.Template.Spec
+		case *appsv1.Deployment:
+			pod = o.Spec.Template.Spec
+		}
+		for _, c := range pod.Containers {
+			name, ok := strings.CutPrefix(c.Image, "registry.k8s.io/sig-storage/")
+			if !ok {
+				continue // the driver
+			}
+			used[name] = true
+			for _, arg := range c.Args {
+				flag, _, _ := strings.Cut(arg, "=")
+				assert.Contains(t, sidecars[name], flag, name)
+			}
+			if slices.Contains(c.Args, "--node-deployment") {
+				assert.True(t, slices.ContainsFunc(c.Env, func(e v1.EnvVar) bool { return e.Name == "NODE_NAME" }), name)
+			}
+		}
+	}
+	assert.Len(t, used, len(sidecars))
+}
+
 // What csi-snapshotter asks of an API server is granted to it.
 func TestTheSnapshotterMayWhatItDoes(t *testing.T) {
 	reads := []string{"get", "list", "watch"}
@@ -69,7 +116,7 @@ func TestTheSnapshotterMayWhatItDoes(t *testing.T) {
 		needs[group+kind+"contents"] = append([]string{"update", "patch"}, reads...)
 		needs[group+kind+"contents/status"] = []string{"update", "patch"}
 	}
-	needs["snapshot.storage.k8s.io/volumesnapshots"] = []string{"get"} // the provisioner, for a restored claim
+	needs["snapshot.storage.k8s.io/volumesnapshots"] = append([]string{"update"}, reads...) // the provisioner, for a restored claim
 	for _, object := range manifests(t) {
 		role, ok := object.(*rbacv1.ClusterRole)
 		if !ok {
@@ -100,6 +147,19 @@ func container(t *testing.T, pod v1.PodSpec, name string) v1.Container {
 	return pod.Containers[i]
 }
 
+// volumeSnapshotClass has all fields of a VolumeSnapshotClass. Its own package would be a new dependency of the module.
+type volumeSnapshotClass struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Driver         string            `json:"driver"`
+	Parameters     map[string]string `json:"parameters"`
+	DeletionPolicy string            `json:"deletionPolicy"`
+}
+
+// DeepCopyObject implements runtime.Object. The test changes no object.
+func (c *volumeSnapshotClass) DeepCopyObject() runtime.Object { copied := *c; return &copied }
+
 // manifests returns the objects of all manifests. A field that Kubernetes does not know fails the test.
 func manifests(t *testing.T) []runtime.Object {
 	t.Helper()
@@ -107,6 +167,7 @@ func manifests(t *testing.T) []runtime.Object {
 	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, appsv1.AddToScheme, storagev1.AddToScheme, rbacv1.AddToScheme} {
 		require.NoError(t, add(scheme))
 	}
+	scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "snapshot.storage.k8s.io", Version: "v1", Kind: "VolumeSnapshotClass"}, &volumeSnapshotClass{})
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	files, err := filepath.Glob("manifests/*.yaml")
 	require.NoError(t, err)
