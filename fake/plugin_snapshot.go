@@ -422,7 +422,7 @@ func (b *Backend) restore(handle string, size int64, snapshot string) error {
 	s, ok := b.snapshots[snapshot]
 	switch {
 	case !ok:
-		return noSnapshot(snapshot)
+		return fmt.Errorf("%w: nothing was restored from it: %w", noSnapshot(snapshot), volume.ErrInfeasible)
 	case !s.ReadyToUse:
 		return fmt.Errorf("snapshot %q is not ready to use: %w", snapshot, volume.ErrTransient)
 	case size < s.RestoreSize:

@@ -105,7 +105,7 @@ func (c *controller) ValidateVolumeCapabilities(
 		return nil, status.Error(codes.InvalidArgument, "volume_capabilities is empty")
 	}
 	v, ok := c.state.byID(r.GetVolumeId())
-	if !ok {
+	if !ok || v.Step != made {
 		return nil, noSuchVolume(r.GetVolumeId())
 	}
 	why, err := c.whyNot(v, r)

@@ -30,10 +30,10 @@ type creation struct {
 	mutable      map[string]string
 	content      content
 	// source is the volume to be copied, snapshot the one to be restored; nil: none, or it is gone.
-	source   *volumeRecord
+	source   *v1.PersistentVolume
 	snapshot *volume.Snapshot
-	// earlier is how large an earlier attempt was to make the volume, in bytes; zero: there was none.
-	earlier int64
+	// earlier is the record of an earlier attempt; its zero value: there was none.
+	earlier volumeRecord
 }
 
 // content names what a volume is made of: at most one is not empty.
@@ -158,7 +158,10 @@ func (s *volumes) fetch(ctx context.Context, wanted *creation) error {
 		if !ok {
 			return noSuchVolume(wanted.content.volumeID)
 		}
-		wanted.source = &source
+		if err := source.Step.checkKept(source.ID); err != nil {
+			return err
+		}
+		wanted.source = source.PV
 	case wanted.content.snapshotID != "":
 		found, err := s.snapshots.look(ctx, wanted.content.snapshotID)
 		if errors.Is(err, volume.ErrUnsupported) {
@@ -205,34 +208,36 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 		return v, v.otherContent()
 	}
 	err := s.fetch(ctx, &wanted)
-	if known && (errors.Is(err, volume.ErrNotFound) || status.Code(err) == codes.NotFound) {
+	gone := errors.Is(err, volume.ErrNotFound) || status.Code(err) == codes.NotFound
+	switch {
+	case known && gone:
 		// An earlier call may have made the volume: the plugin finds it by its name.
-		wanted.goneSource()
-		err = nil
-	}
-	if err != nil && known {
-		err = mayBeThere(err)
-	}
-	if err != nil {
+	case known && err != nil:
+		return v, mayBeThere(err)
+	case err != nil:
 		return v, err
 	}
-	wanted.earlier = v.Size
+	wanted.earlier = v
 	v = volumeRecord{
-		Size: s.sizeOf(wanted),
+		Size: s.sizeOf(wanted), Source: cmp.Or(wanted.source, v.Source),
 		Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Mutable: wanted.mutableDigest(),
 		Origin: wanted.content.volumeID, OriginSnapshot: wanted.content.snapshotID,
 	}
 	if err := s.state.volumes.put(v.Name, v); err != nil {
 		return v, volume.Transient(err)
 	}
-	pv, err := s.provision(ctx, wanted)
+	provision := s.provision
+	if gone {
+		provision = s.provisionOfGone
+	}
+	pv, err := provision(ctx, wanted)
 	if err != nil {
 		if !known || refused(err) {
 			return v, notMade(s.resolved, s.state.volumes, v.Name, err)
 		}
 		return v, mayBeThere(err)
 	}
-	v.Step, v.PV = made, pv
+	v.Step, v.PV, v.Source = made, pv, nil
 	v.ID = s.idOf(pv)
 	if err := s.state.volumes.put(v.Name, v); err != nil {
 		return v, volume.Uncertain(err)
@@ -240,11 +245,34 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	return v, nil
 }
 
-// goneSource makes the request one for what an earlier attempt may have made, since its source is gone.
-func (c *creation) goneSource() {
-	if c.content.snapshotID != "" {
-		c.snapshot = &volume.Snapshot{Handle: c.content.snapshotID}
+// provisionOfGone asks the plugin for a volume that an earlier attempt may have made, since its source is gone. A plugin that
+// passes requests on finds the volume only with the source as it was: it is asked again with that, if it could not tell without.
+// An error that proves that no attempt made the volume is that of a missing source: a caller knows by it that it is proven.
+func (s *volumes) provisionOfGone(ctx context.Context, wanted creation) (*v1.PersistentVolume, error) {
+	if wanted.content.snapshotID != "" {
+		wanted.snapshot = &volume.Snapshot{Handle: wanted.content.snapshotID}
 	}
+	pv, err := s.provision(ctx, wanted)
+	if wanted.earlier.Source != nil && outcome.IsUncertain(err) && outcome.DoneOf(err) == nil {
+		wanted.source = wanted.earlier.Source
+		pv, err = s.provision(ctx, wanted)
+	}
+	if errors.Is(err, volume.ErrInfeasible) && refused(err) {
+		return nil, &sourceGoneError{err}
+	}
+	return pv, err
+}
+
+// sourceGoneError is a plugin's proof that no attempt made a volume whose source is gone. Its code is the one that the
+// specification has for a missing source.
+type sourceGoneError struct{ error }
+
+// Unwrap returns the plugin's error.
+func (e *sourceGoneError) Unwrap() error { return e.error }
+
+// GRPCStatus is what the caller is told.
+func (e *sourceGoneError) GRPCStatus() *status.Status {
+	return status.New(codes.NotFound, "the source is gone, and no volume was made of it: "+e.Error())
 }
 
 // content is what the volume is made of.
@@ -323,9 +351,7 @@ func (s *volumes) volumeOptions(wanted creation) volume.VolumeOptions {
 		options.MountOptions = append(options.MountOptions, c.flags...)
 		options.Parameters = withFSType(options.Parameters, c.FSType)
 	}
-	if wanted.source != nil {
-		options.Source = wanted.source.PV.DeepCopy()
-	}
+	options.Source = wanted.source.DeepCopy()
 	options.Snapshot = wanted.snapshot
 	return options
 }
@@ -385,10 +411,10 @@ func (s *volumes) sizeOf(wanted creation) int64 {
 	switch {
 	case wanted.required > 0:
 		return wanted.required
-	case wanted.earlier > 0:
-		return wanted.earlier
+	case wanted.earlier.Size > 0:
+		return wanted.earlier.Size
 	case wanted.source != nil:
-		return wanted.source.PV.Spec.Capacity.Storage().Value()
+		return wanted.source.Spec.Capacity.Storage().Value()
 	case wanted.snapshot != nil && wanted.snapshot.RestoreSize > 0:
 		return wanted.snapshot.RestoreSize
 	case wanted.limit > 0:

@@ -39,6 +39,8 @@ type volumeRecord struct {
 	// Parameters is a digest of those of the request, Origin the id of the volume whose copy it is.
 	Parameters string
 	Origin     string `json:",omitempty"`
+	// Source is the volume of Origin as it was when it was to be copied, until the copy is made.
+	Source *v1.PersistentVolume `json:",omitempty"`
 	// OriginSnapshot is the id of the snapshot from which it was restored.
 	OriginSnapshot string `json:",omitempty"`
 	// Mutable is a digest of the mutable parameters of the request, empty for none. Later ones are the storage's to keep.

@@ -244,7 +244,7 @@ func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error
 	return s.find(ctx, func(told volume.Snapshot) bool { return told.Handle == id }, err)
 }
 
-// checkKept returns an error for a snapshot or a group whose deletion has begun.
+// checkKept returns an error for a volume, a snapshot or a group whose deletion has begun.
 func (s volumeStep) checkKept(id string) error {
 	if s == deleting {
 		return status.Errorf(codes.Unavailable, "the deletion of %s has begun and may go on: repeat it", volume.Quote(id))

@@ -523,6 +523,52 @@ func TestACopyIsFoundAgain(t *testing.T) {
 	codeIs(t, codes.NotFound, err)
 }
 
+// A copy that no attempt has made, and whose source is gone, is refused for good: the plugin proves that there is none. What was
+// planned under its name is forgotten.
+func TestACopyThatWasNeverMadeEnds(t *testing.T) {
+	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data")
+	data := c.volume
+	for range 2 {
+		plugin.Inject(fake.MethodProvision, fake.Fail(volume.Uncertain(errors.New("the answer was lost"))))
+		_, err := c.tryCopy(t.Context(), "copy", "data")
+		codeIs(t, codes.Unavailable, err)
+	}
+	c.snapshot(t, "snap", "data")
+	plugin.Inject(fake.MethodProvision, fake.Fail(volume.Uncertain(errors.New("the answer was lost"))))
+	_, err := c.tryRestore(t.Context(), "restored", "snap", nil)
+	codeIs(t, codes.Unavailable, err)
+	require.NoError(t, c.deleteSnapshot(t.Context(), "snap"))
+	require.NoError(t, c.delete(t.Context()))
+	_, err = c.tryCopy(t.Context(), "copy", "data")
+	codeIs(t, codes.NotFound, err)
+	_, err = c.tryRestore(t.Context(), "restored", "snap", nil)
+	codeIs(t, codes.NotFound, err)
+	require.NoError(t, c.create(t.Context(), "copy"), "the name is free")
+	assert.Equal(t, []string{"copy"}, plugin.Backend().Handles())
+	assert.NotEqual(t, data.GetVolumeId(), c.volume.GetVolumeId())
+}
+
+// Nothing is made of a volume whose deletion has begun, and nothing is said of how it can be used: nobody knows whether it is whole.
+func TestAVolumeThatIsBeingDeletedIsOfNoUse(t *testing.T) {
+	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data")
+	validate := func() error {
+		_, err := c.control.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: c.volume.GetVolumeId(), VolumeCapabilities: []*csi.VolumeCapability{c.capability},
+		})
+		return err
+	}
+	require.NoError(t, validate())
+	plugin.Inject(fake.MethodDelete, fake.Fail(volume.Uncertain(errors.New("the answer was lost"))))
+	codeIs(t, codes.Unavailable, c.delete(t.Context()))
+	codeIs(t, codes.NotFound, validate())
+	_, err := c.tryCopy(t.Context(), "copy", "data")
+	codeIs(t, codes.Unavailable, err)
+	assert.Equal(t, []string{"data"}, plugin.Backend().Handles())
+	require.NoError(t, c.delete(t.Context()))
+	_, err = c.tryCopy(t.Context(), "copy", "data")
+	codeIs(t, codes.NotFound, err)
+}
+
 // A group is made once for each name, of the volumes and with the parameters that were asked for. Its snapshots go with it.
 func TestGroupsOfSnapshots(t *testing.T) {
 	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "one", "two", "three")
