@@ -17,8 +17,7 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-// cycles is how often the pod is set up and torn down: VOLUMEKIT_CYCLES times, 25 with -short, 100 with the race detector,
-// else 1,000.
+// cycles is how often the pod is set up and torn down: VOLUMEKIT_CYCLES times, else 25 with -short and 100 without it.
 func cycles(t *testing.T) int {
 	t.Helper()
 	if text := os.Getenv("VOLUMEKIT_CYCLES"); text != "" {
@@ -29,10 +28,7 @@ func cycles(t *testing.T) int {
 	if testing.Short() {
 		return 25
 	}
-	if raceDetector {
-		return 100
-	}
-	return 1000
+	return 100
 }
 
 // The quickstart's pod, set up and torn down many times in one process, leaves no mount, loop device, goroutine or file

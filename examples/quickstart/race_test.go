@@ -1,6 +1,0 @@
-//go:build race
-
-package main
-
-// raceDetector makes everything many times slower.
-const raceDetector = true
