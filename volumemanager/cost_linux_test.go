@@ -122,14 +122,14 @@ const (
 	sumSlack   = 2  // calls over all steps
 	stepSlack  = 15 // calls in one step
 	// Bytes in one step. The whole table is read when an event of a mount is late, as on a busy machine: then up to 3,000 a
-	// volume were seen. A look at the whole table for each volume reads 100 for each of the 180 others.
+	// volume were seen. A look at the whole table for each volume reads 100 for each of the 90 others.
 	bytesSlack = 4096
 )
 
 // sizesOf are how many volumes of a kind are counted: few and many.
 func sizesOf(t *testing.T, kind string) (few, many int) {
 	t.Helper()
-	few, many = 30, 210
+	few, many = 20, 110
 	if text := os.Getenv(costSizes); text != "" {
 		_, err := fmt.Sscan(text, &few, &many)
 		require.NoError(t, err)
