@@ -30,7 +30,7 @@ func (d *Dir) Load() ([]Record, []Damaged, error) {
 	defer func() { <-d.lead }()
 	records, damaged, err := d.load()
 	if err != nil {
-		return nil, nil, fmt.Errorf("records in %q: %w", d.path, err)
+		return nil, nil, fmt.Errorf("records in %q: %w", d.files.path, err)
 	}
 	damaged = append(d.early, damaged...)
 	d.early = nil
@@ -54,7 +54,7 @@ type found struct {
 // load reads what there is, and does with it what has to be done where that can be done now.
 func (d *Dir) load() ([]Record, []Damaged, error) {
 	_ = d.closeLog() // Nothing is written to it any more.
-	files, log, err := d.list()
+	files, log, err := d.files.list()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,9 +90,9 @@ func (d *Dir) load() ([]Record, []Damaged, error) {
 
 // settleAside settles what was found and returns where a log with damage is now.
 func (d *Dir) settleAside(holes []Damaged) string {
-	path := filepath.Join(d.path, logName)
+	path := filepath.Join(d.files.path, logName)
 	if len(holes) > 0 {
-		at, err := d.linkAside(logName)
+		at, err := d.files.linkAside(logName)
 		if err != nil {
 			return path
 		}
@@ -109,7 +109,7 @@ func (d *Dir) settle() error {
 		return nil
 	}
 	if f.aside {
-		if _, err := d.linkAside(logName); err != nil {
+		if _, err := d.files.linkAside(logName); err != nil {
 			return err
 		}
 		f.aside = false
@@ -125,12 +125,12 @@ func (d *Dir) settle() error {
 	}
 	f.anew, f.records = false, nil
 	for _, name := range f.files {
-		if err := d.discard(name); err != nil {
+		if err := d.files.discard(name); err != nil {
 			return err
 		}
 	}
 	if len(f.files) > 0 {
-		if err := d.sync(); err != nil {
+		if err := d.files.sync(); err != nil {
 			return err
 		}
 	}
@@ -140,49 +140,21 @@ func (d *Dir) settle() error {
 
 // goOn goes on with the log that was read.
 func (d *Dir) goOn(f *found) error {
-	file, err := d.disk.Reopen(logName)
+	file, err := d.files.disk.Reopen(logName)
 	if err != nil {
 		return err
 	}
-	log := journal.Continue(d.asSynced(file), f.log, f.length, d.logOptions())
+	log := journal.Continue(d.files.asSynced(file), f.log, f.length, d.files.logOptions())
 	if f.rewrite {
 		if err := log.Rewrite(f.log); err != nil {
 			return errors.Join(err, log.Close())
 		}
 	}
-	if err := d.sync(); err != nil { // Its name may not be durable.
+	if err := d.files.sync(); err != nil { // Its name may not be durable.
 		return errors.Join(err, log.Close())
 	}
 	d.log, d.file = log, file
 	d.due = max(d.least, 2*d.base)
-	return nil
-}
-
-// list returns the names of the files of earlier versions, and whether there is a log. It removes what a crash left half written.
-func (d *Dir) list() (files []string, log bool, err error) {
-	names, err := d.disk.Names()
-	if err != nil {
-		return nil, false, err
-	}
-	for _, name := range names {
-		switch {
-		case name == logName:
-			log = true
-		case strings.HasPrefix(name, tempPrefix):
-			_ = d.discard(name) // It is of no use and does no harm where it cannot be removed.
-		case strings.HasSuffix(name, suffix) && name != newerMark:
-			files = append(files, name)
-		}
-	}
-	slices.Sort(files)
-	return files, log, nil
-}
-
-// discard removes a file that may be missing.
-func (d *Dir) discard(name string) error {
-	if err := d.disk.Unlink(name); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	return nil
 }
 
@@ -196,9 +168,9 @@ func (d *Dir) readLog() (*found, []Damaged, error) {
 	}
 	p, err := parseLog(content)
 	if err != nil {
-		return &found{anew: true, aside: true}, []Damaged{{Path: filepath.Join(d.path, logName), Err: err}}, nil //nolint:nilerr // It is told of as damage.
+		return &found{anew: true, aside: true}, []Damaged{{Path: filepath.Join(d.files.path, logName), Err: err}}, nil //nolint:nilerr // It is told of as damage.
 	}
-	f := &found{log: content, length: int64(len(content)), rewrite: d.durable && int64(len(content)) > p.base}
+	f := &found{log: content, length: int64(len(content)), rewrite: d.files.durable && int64(len(content)) > p.base}
 	var holes []Damaged
 	for _, h := range p.holes {
 		switch {
@@ -236,7 +208,7 @@ const maxLog = 1 << 30
 
 // logContent returns what is in the log. What the disk cannot give back of it are zeros, and why is unreadable.
 func (d *Dir) logContent() (content []byte, unreadable, err error) {
-	info, err := d.disk.stat(logName)
+	info, err := d.files.disk.stat(logName)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -245,7 +217,7 @@ func (d *Dir) logContent() (content []byte, unreadable, err error) {
 	case info.Size() > maxLog:
 		return nil, nil, fmt.Errorf("%w: %q has %d bytes, more than %d", errDamaged, logName, info.Size(), maxLog)
 	}
-	content, err = d.disk.Read(logName)
+	content, err = d.files.disk.Read(logName)
 	if err == nil || !isUnreadable(err) || d.root == nil {
 		return content, nil, err
 	}
@@ -276,7 +248,7 @@ func readPieces(f io.ReaderAt, size int64) ([]byte, error) {
 // cannot be read back, is returned and stays.
 func (d *Dir) readFiles(names []string) ([]Record, []Damaged, error) {
 	records, errs := make([]Record, len(names)), make([]error, len(names))
-	inParallel(len(names), func(i int) { records[i], errs[i] = d.readFile(names[i]) })
+	inParallel(len(names), func(i int) { records[i], errs[i] = d.files.readFile(names[i]) })
 	good := records[:0]
 	var damaged []Damaged
 	for i, name := range names {
@@ -306,22 +278,6 @@ func inParallel(n int, do func(i int)) {
 	wg.Wait()
 }
 
-// readFile reads one file. It follows no link and reads no more than a record can have.
-func (d *Dir) readFile(name string) (Record, error) {
-	content, err := d.disk.readRecord(name)
-	if err != nil {
-		return Record{}, err
-	}
-	key, payload, err := decode(content)
-	if err != nil {
-		return Record{}, err
-	}
-	if fileName(key) != name {
-		return Record{}, fmt.Errorf("%w: it is the record of %q under another name", errDamaged, key)
-	}
-	return Record{Key: key, Payload: payload}, nil
-}
-
 // Quarantine takes the record of key out of use, for a caller that cannot make sense of its payload, and returns where it
 // lies now. It is moved aside; one that is newer by the word of reason, which then matches [ErrNewer], stays.
 func (d *Dir) Quarantine(key string, reason error) Damaged {
@@ -345,7 +301,7 @@ func (d *Dir) Quarantine(key string, reason error) Damaged {
 // leave notes that a record, which is in a file, is not to be overwritten.
 func (d *Dir) leave(name, file string, reason error) Damaged {
 	d.left[name] = struct{}{}
-	return Damaged{Path: filepath.Join(d.path, file), Err: reason}
+	return Damaged{Path: filepath.Join(d.files.path, file), Err: reason}
 }
 
 // isLeft reports whether what is in the place of the record of key is to be left there.
@@ -364,8 +320,8 @@ func (d *Dir) makeWay(key string) error {
 	}
 	var err error
 	name := fileName(key)
-	if d.exists(name) {
-		_, err = d.moveAside(name)
+	if d.files.exists(name) {
+		_, err = d.files.moveAside(name)
 	} else if _, there := d.index[key]; there {
 		_, err = d.copyAside(key)
 	}
@@ -380,46 +336,16 @@ func (d *Dir) quarantine(name string, reason error) Damaged {
 	if errors.Is(reason, ErrNewer) || isUnreadable(reason) {
 		return d.leave(name, name, reason)
 	}
-	at, err := d.moveAside(name)
+	at, err := d.files.moveAside(name)
 	if err != nil {
 		return d.leave(name, name, errors.Join(reason, err))
 	}
 	return Damaged{Path: at, Err: reason}
 }
 
-// aside returns a name in the quarantine that is free.
-func (d *Dir) aside(name string) (string, error) {
-	if err := d.disk.mkdir(quarantineDir); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", err
-	}
-	target := filepath.Join(quarantineDir, name)
-	for i := 1; d.exists(target); i++ {
-		target = filepath.Join(quarantineDir, fmt.Sprintf("%s.%d", name, i))
-	}
-	return target, nil
-}
-
-// moveAside moves a file to a name that is free, and returns its path there.
-func (d *Dir) moveAside(name string) (string, error) {
-	target, err := d.aside(name)
-	if err == nil {
-		err = errors.Join(d.disk.Rename(name, target), d.sync())
-	}
-	return filepath.Join(d.path, target), err
-}
-
-// linkAside gives a file a second name in the quarantine, and returns its path there.
-func (d *Dir) linkAside(name string) (string, error) {
-	target, err := d.aside(name)
-	if err == nil {
-		err = errors.Join(d.disk.Link(name, target), d.sync())
-	}
-	return filepath.Join(d.path, target), err
-}
-
 // copyAside writes the record of key into the quarantine, as a file of its own, and returns its path there.
 func (d *Dir) copyAside(key string) (string, error) {
-	content, err := d.disk.Read(logName)
+	content, err := d.files.disk.Read(logName)
 	if err != nil {
 		return "", err
 	}
@@ -431,18 +357,11 @@ func (d *Dir) copyAside(key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	target, err := d.aside(fileName(key))
+	target, err := d.files.aside(fileName(key))
 	if err != nil {
 		return "", err
 	}
-	file, err := d.disk.Create(target)
-	if err != nil {
-		return "", err
-	}
-	if _, err = file.WriteAt(encode(key, f.payload), 0); err == nil && d.durable {
-		err = file.Sync()
-	}
-	return filepath.Join(d.path, target), errors.Join(err, file.Close(), d.sync())
+	return filepath.Join(d.files.path, target), errors.Join(d.files.makeFile(target, encode(key, f.payload)), d.files.sync())
 }
 
 // Peek returns the records of the directory at path, by key, as far as they are whole. It takes no lock and changes nothing: a Dir

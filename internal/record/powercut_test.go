@@ -43,7 +43,7 @@ func (d modelDir) readRecord(name string) ([]byte, error) { return d.Read(name) 
 
 // openModel returns a directory on a disk, with a log that is often written anew.
 func openModel(disk *modeldisk.Disk, o Options) *Dir {
-	d := newDir(modelDir{disk}, o)
+	d := newDir(files{disk: modelDir{disk}, durable: o.Sync})
 	d.least = 600
 	return d
 }
@@ -281,7 +281,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 func TestAFullDiskTakesRemovals(t *testing.T) {
 	disk := modeldisk.New(nil)
 	disk.Capacity = 8 << 10
-	d := newDir(modelDir{disk}, Options{Sync: true})
+	d := newDir(files{disk: modelDir{disk}, durable: true})
 	var keys []string
 	for i := 0; ; i++ {
 		key := fmt.Sprintf("a key that is not short %d", i)
@@ -304,7 +304,7 @@ func TestAFullDiskTakesRemovals(t *testing.T) {
 func TestWhatComesTogetherIsSyncedTogether(t *testing.T) {
 	const records = 1000
 	disk, syncs := modeldisk.New(nil), 0
-	d := newDir(modelDir{disk}, Options{Sync: true})
+	d := newDir(files{disk: modelDir{disk}, durable: true})
 	require.NoError(t, d.Put("there", nil))
 	all := func() bool {
 		d.mu.Lock()
@@ -333,7 +333,7 @@ func TestWhatComesTogetherIsSyncedTogether(t *testing.T) {
 func TestOnAFullDiskWhatIsPastMakesRoom(t *testing.T) {
 	disk := modeldisk.New(nil)
 	disk.Capacity = 8 << 10
-	d := newDir(modelDir{disk}, Options{Sync: true})
+	d := newDir(files{disk: modelDir{disk}, durable: true})
 	for i := range 200 {
 		require.NoError(t, d.Put("key", bytes.Repeat([]byte{byte('a' + i%26)}, 200)))
 	}
@@ -346,7 +346,7 @@ func TestOnAFullDiskWhatIsPastMakesRoom(t *testing.T) {
 func TestAWriteThatFindsNoRoomTakesNoOtherWithIt(t *testing.T) {
 	disk := modeldisk.New(nil)
 	disk.Capacity = 4 << 10
-	d := newDir(modelDir{disk}, Options{Sync: true})
+	d := newDir(files{disk: modelDir{disk}, durable: true})
 	require.NoError(t, d.Put("old", nil))
 	b := &batch{done: make(chan struct{}), writes: []frame{
 		{key: "large", payload: make([]byte, 8<<10)}, {key: "old", removed: true}, {key: "small"},
@@ -363,7 +363,7 @@ func TestAWriteThatFindsNoRoomTakesNoOtherWithIt(t *testing.T) {
 // logOf returns a log of three writes of which the last was two records, and what was in it before that.
 func logOf(t *testing.T) (content []byte, proven int, values map[string]string) {
 	disk := modeldisk.New(nil)
-	d := newDir(modelDir{disk}, Options{Sync: true})
+	d := newDir(files{disk: modelDir{disk}, durable: true})
 	require.NoError(t, d.Put("gone", []byte("x")))
 	require.NoError(t, d.Put("a", []byte(`{"a":1}`)))
 	require.NoError(t, d.Remove("gone"))
@@ -443,7 +443,7 @@ func TestNoBitIsLostInSilence(t *testing.T) {
 // TestAfterACloseEveryEndIsProven: what is missing of a log that was closed is damage, also at its end.
 func TestAfterACloseEveryEndIsProven(t *testing.T) {
 	disk := modeldisk.New(nil)
-	d := newDir(modelDir{disk}, Options{Sync: true})
+	d := newDir(files{disk: modelDir{disk}, durable: true})
 	require.NoError(t, d.Put("a", []byte("1")))
 	require.NoError(t, d.Put("b", []byte("2")))
 	d.end(t)

@@ -36,11 +36,9 @@ type Options struct {
 // Dir is a locked directory of records. Its methods may be called from several goroutines at once, but those that write
 // the same key must take turns.
 type Dir struct {
-	path    string
-	root    *os.Root
-	lock    directory
-	disk    disk
-	durable bool
+	files files
+	root  *os.Root
+	lock  directory
 
 	mu sync.Mutex
 	// waiting is what the next who leads writes; nil when no writer waits.
@@ -102,15 +100,15 @@ func Open(path string, o Options) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory of records %q: %w", path, errors.Join(err, locked.fd.Close()))
 	}
-	d := newDir(kernelDisk{Directory: journal.Directory{Root: root}, at: locked}, o)
-	d.path, d.root, d.lock = path, root, locked
+	d := newDir(files{path: path, disk: kernelDisk{Directory: journal.Directory{Root: root}, at: locked}, durable: o.Sync})
+	d.root, d.lock = root, locked
 	return d, nil
 }
 
 // newDir returns a directory that is locked.
-func newDir(on disk, o Options) *Dir {
+func newDir(in files) *Dir {
 	return &Dir{
-		disk: on, durable: o.Sync, lead: make(chan struct{}, 1), unread: true, least: leastLog,
+		files: in, lead: make(chan struct{}, 1), unread: true, least: leastLog,
 		index: make(map[string]span), left: make(map[string]struct{}),
 	}
 }
@@ -174,7 +172,7 @@ func Lock(path string) (io.Closer, error) {
 }
 
 // Path returns the path of the directory.
-func (d *Dir) Path() string { return d.path }
+func (d *Dir) Path() string { return d.files.path }
 
 // Close unlocks the directory, after the writes that wait. The records stay: in a log of which all is proven, where there is room
 // for that. A log without records is removed.
@@ -182,7 +180,7 @@ func (d *Dir) Close() error {
 	d.lead <- struct{}{}
 	defer func() { <-d.lead }()
 	if d.closed {
-		return fmt.Errorf("directory of records %q: %w", d.path, fs.ErrClosed)
+		return fmt.Errorf("directory of records %q: %w", d.files.path, fs.ErrClosed)
 	}
 	d.closed = true
 	if d.log != nil && d.found == nil && (d.log.Size() > d.base || d.log.IsBroken()) {
@@ -207,16 +205,16 @@ func (d *Dir) isEmpty() bool {
 
 // removeLog removes the log, and then what tells earlier versions of it. A Close that was killed may have left one of them.
 func (d *Dir) removeLog() error {
-	if !d.exists(logName) && !d.exists(newerMark) {
+	if !d.files.exists(logName) && !d.files.exists(newerMark) {
 		return nil
 	}
 	if err := d.isThere(); err != nil {
 		return err
 	}
-	if err := d.discard(logName); err != nil {
+	if err := d.files.discard(logName); err != nil {
 		return err
 	}
-	return errors.Join(d.discard(newerMark), d.sync())
+	return errors.Join(d.files.discard(newerMark), d.files.sync())
 }
 
 func (d *Dir) closeLog() error {
@@ -231,31 +229,15 @@ func (d *Dir) closeLog() error {
 // Mark makes an empty file beside the records, for what is true of all of them. name has no slash and does not end as the
 // name of a record does.
 func (d *Dir) Mark(name string) error {
-	f, err := d.disk.Create(name)
-	if err == nil && d.durable {
-		err = f.Sync()
-	}
+	err := d.files.makeFile(name, nil)
 	if err == nil {
-		err = errors.Join(f.Close(), d.sync())
+		err = d.files.sync()
 	}
 	if err != nil {
-		return fmt.Errorf("mark %q in %q: %w", name, d.path, err)
+		return fmt.Errorf("mark %q in %q: %w", name, d.files.path, err)
 	}
 	return nil
 }
 
 // IsMarked reports whether [Dir.Mark] was called with that name.
-func (d *Dir) IsMarked(name string) bool { return d.exists(name) }
-
-func (d *Dir) exists(name string) bool {
-	_, err := d.disk.stat(name)
-	return err == nil
-}
-
-// sync makes durable, with [Options].Sync, which names there are.
-func (d *Dir) sync() error {
-	if !d.durable {
-		return nil
-	}
-	return d.disk.Sync()
-}
+func (d *Dir) IsMarked(name string) bool { return d.files.exists(name) }

@@ -57,7 +57,7 @@ func (d *Dir) write(f frame) error {
 		<-d.lead
 	}
 	if err := b.errs[i]; err != nil {
-		return fmt.Errorf("record of %q in %q: %w", f.key, d.path, err)
+		return fmt.Errorf("record of %q in %q: %w", f.key, d.files.path, err)
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func (d *Dir) ready() error {
 			return err
 		}
 		for _, bad := range damaged {
-			if filepath.Dir(bad.Path) != d.path { // What is where it was is found again.
+			if filepath.Dir(bad.Path) != d.files.path { // What is where it was is found again.
 				d.early = append(d.early, bad)
 			}
 		}
@@ -228,7 +228,7 @@ func (d *Dir) ready() error {
 
 // compact puts a log in the place of the present one that holds what counts and nothing else.
 func (d *Dir) compact() error {
-	content, err := d.disk.Read(logName)
+	content, err := d.files.disk.Read(logName)
 	if err != nil {
 		return err
 	}
@@ -277,14 +277,14 @@ func (d *Dir) writeAnew(records []Record) error {
 	if err != nil {
 		return err
 	}
-	if err := d.disk.Rename(newLog, logName); err != nil {
-		return errors.Join(err, log.Close(), d.disk.Unlink(newLog))
+	if err := d.files.disk.Rename(newLog, logName); err != nil {
+		return errors.Join(err, log.Close(), d.files.disk.Unlink(newLog))
 	}
 	_ = d.closeLog() // Nothing is read from it any more.
 	d.log, d.file, d.index, d.removals, d.live = log, file, index, removals, int64(len(body))
 	d.base, d.due = log.Size(), max(d.least, 2*log.Size())
 	d.unnamed = true
-	if err := d.sync(); err != nil {
+	if err := d.files.sync(); err != nil {
 		return err
 	}
 	d.unnamed = false
@@ -293,53 +293,28 @@ func (d *Dir) writeAnew(records []Record) error {
 
 // makeLog makes a log under another name durable.
 func (d *Dir) makeLog(content []byte, keep int64) (journal.File, *journal.Journal, error) {
-	f, err := d.disk.Create(newLog)
+	f, err := d.files.disk.Create(newLog)
 	if err != nil {
 		return nil, nil, err
 	}
-	file := d.asSynced(f)
-	log := journal.New(file, d.logOptions())
+	file := d.files.asSynced(f)
+	log := journal.New(file, d.files.logOptions())
 	if err = log.MakeRoom(len(content), keep); err == nil {
 		err = log.Append(content)
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, log.Close(), d.disk.Unlink(newLog))
+		return nil, nil, errors.Join(err, log.Close(), d.files.disk.Unlink(newLog))
 	}
 	return f, log, nil
 }
 
-func (d *Dir) logOptions() journal.Options {
-	return journal.Options{Step: roomStep, Read: func() ([]byte, error) { return d.disk.Read(logName) }}
-}
-
-// asSynced returns f as this directory syncs it.
-func (d *Dir) asSynced(f journal.File) journal.File {
-	if d.durable {
-		return f
-	}
-	return unsynced{f}
-}
-
-// unsynced is a file that is not synced.
-type unsynced struct{ journal.File }
-
-// Sync implements [journal.File].
-func (unsynced) Sync() error { return nil }
-
 // writeMark makes newerMark where it is missing, before there is a log.
 func (d *Dir) writeMark() error {
-	if d.log != nil || d.exists(newerMark) {
+	if d.log != nil || d.files.exists(newerMark) {
 		return nil
 	}
-	f, err := d.disk.Create(newerMark)
-	if err != nil {
-		return err
-	}
-	if _, err = f.WriteAt([]byte(newerContent), 0); err == nil && d.durable {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, d.disk.Unlink(newerMark))
+	if err := d.files.makeFile(newerMark, []byte(newerContent)); err != nil {
+		return errors.Join(err, d.files.discard(newerMark))
 	}
 	return nil
 }
