@@ -67,8 +67,8 @@ func (p *provisioning) provision(
 	if err != nil {
 		return false, err
 	}
-	if job.Copies() && !mayBeThere {
-		// The claim that is copied may have been let go before it was to be seen that it is needed.
+	if job.IsFilled() && !mayBeThere {
+		// The claim or the snapshot that is copied may have been let go before it was to be seen that it is needed.
 		if job, err = p.prepare(ctx, before, class, plugin); err != nil {
 			return false, p.failed(ctx, claim, err)
 		}

@@ -30,6 +30,8 @@ type seen struct {
 	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
 	// restoring are the claims without a volume that name a snapshot as their data source, by its name.
 	restoring *store.Index[*v1.PersistentVolumeClaim, types.NamespacedName]
+	// copying are the claims without a volume that name another claim as their data source, by its name.
+	copying *store.Index[*v1.PersistentVolumeClaim, types.NamespacedName]
 }
 
 func newSeen(s store.Store, options store.MirrorOptions) *seen {
@@ -61,6 +63,13 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 			return nil
 		}
 		return []types.NamespacedName{snapshot}
+	})
+	see.copying = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []types.NamespacedName {
+		source := objects.ClaimToCopy(claim)
+		if source == "" || claim.Spec.VolumeName != "" {
+			return nil
+		}
+		return []types.NamespacedName{{Namespace: claim.Namespace, Name: source}}
 	})
 	return see
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/storage"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
@@ -117,10 +118,10 @@ func TestAClaimIsWokenByItsSnapshot(t *testing.T) {
 		said.changed <- types.NamespacedName{Namespace: "default", Name: "s"}
 		synctest.Wait()
 		w.requireBound("c", made)
-		require.EqualValues(t, 3, asked.Load())
+		require.EqualValues(t, 4, asked.Load(), "before and after it is on record that a volume is begun")
 		said.changed <- types.NamespacedName{Namespace: "default", Name: "s"}
 		synctest.Wait()
-		require.EqualValues(t, 3, asked.Load(), "it has its volume")
+		require.EqualValues(t, 4, asked.Load(), "it has its volume")
 	})
 }
 
@@ -131,6 +132,26 @@ func TestWithoutSnapshotsNothingIsRestored(t *testing.T) {
 		require.True(t, waits)
 		require.ErrorIs(t, why.Err, volume.ErrInfeasible)
 		require.ErrorContains(t, why.Err, "Options.Snapshots")
+		assert.Zero(t, w.calls(fake.MethodProvision))
+	})
+}
+
+// A snapshot that goes before it is on record that a volume of it is begun is not restored: nothing has kept it.
+func TestASnapshotThatGoesBeforeItsRestoreIsBegunIsNotRestored(t *testing.T) {
+	inWorld(t, objectList{newClaim("c", ofClass("x"), restoreOf("s")), newClass("x")}, func(t *testing.T, w *world) {
+		var gone atomic.Bool
+		snapshots := snapshotsBy(func(string) (volume.Snapshot, string, error) {
+			if gone.Load() {
+				return volume.Snapshot{}, "", store.ErrNotFound
+			}
+			return volume.Snapshot{Handle: "s", ReadyToUse: true}, fake.DefaultPluginName, nil
+		})
+		c, _ := w.start(&lateIntent{Store: w.store, before: func() { gone.Store(true) }}, Options{Snapshots: snapshots})
+		sleepUntilIdle()
+		why, waits := c.Why(claimC)
+		require.True(t, waits)
+		require.ErrorIs(t, why.Err, storage.ErrSourceGone)
+		assert.NotContains(t, w.claim("c").Finalizers, objects.FinalizerProvisioning)
 		assert.Zero(t, w.calls(fake.MethodProvision))
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -97,6 +98,35 @@ func TestPluginThatCannotCopyIsNotAskedTo(t *testing.T) {
 		require.ErrorIs(t, why.Err, volume.ErrInfeasible)
 		require.ErrorIs(t, why.Err, volume.ErrUnsupported)
 		assert.Equal(t, 1, w.calls(fake.MethodProvision))
+	})
+}
+
+// A claim that waits for the claim to copy is woken by it, and not by the back-off, which is an hour.
+func TestACopyIsWokenByItsSource(t *testing.T) {
+	inWorld(t, objectList{newClaim("old", ofClass("y")), newClaim("c", ofClass("x"), copyOf("old")), newClass("x")}, func(t *testing.T, w *world) {
+		c, _ := w.start(w.store, Options{InitialBackoff: time.Hour, MaxBackoff: time.Hour, Jitter: -1})
+		idle()
+		why, waits := c.Why(claimC)
+		require.True(t, waits)
+		require.ErrorIs(t, why.Err, volume.ErrTransient)
+		w.create(newClass("y"))
+		idle()
+		w.requireBound("old", "pvc-uid-old")
+		w.requireBound("c", made)
+	})
+}
+
+// A claim is told at once that the claim to copy is being deleted.
+func TestACopyIsRefusedWhenItsSourceIsDeleted(t *testing.T) {
+	keep := func(claim *v1.PersistentVolumeClaim) { claim.Finalizers = []string{"example.com/keep"} }
+	inWorld(t, objectList{newClaim("old", ofClass("y"), keep), newClaim("c", ofClass("x"), copyOf("old")), newClass("x")}, func(t *testing.T, w *world) {
+		c, _ := w.start(w.store, Options{InitialBackoff: time.Hour, MaxBackoff: time.Hour, Jitter: -1})
+		idle()
+		w.delete(newClaim("old"))
+		idle()
+		why, waits := c.Why(claimC)
+		require.True(t, waits)
+		require.ErrorIs(t, why.Err, storage.ErrSourceGone)
 	})
 }
 

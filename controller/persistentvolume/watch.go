@@ -1,6 +1,8 @@
 package persistentvolume
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +28,9 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 			c.queue.Add(work.Claim, name)
 		}
 	}
+	if claim.Status.Phase == v1.ClaimBound || claim.DeletionTimestamp != nil {
+		c.sourceChanged(claim)
+	}
 	if now, there := c.seen.claims.Get(store.NameOf(claim)); there && now.UID == claim.UID {
 		return
 	}
@@ -36,6 +41,16 @@ func (c *Controller) claimChanged(claim *v1.PersistentVolumeClaim) {
 	}
 	for _, pv := range c.seen.volumesOf.Get(store.NameOf(claim)) {
 		c.queue.Add(work.Volume, store.NameOf(pv))
+	}
+}
+
+// sourceChanged is called when a claim is bound or being deleted. It wakes the claims that are to be copies of it. They may be in the
+// back-off of an attempt at which it was not bound. An attempt that has begun had a source, and fails for another reason.
+func (c *Controller) sourceChanged(claim *v1.PersistentVolumeClaim) {
+	for _, toFill := range c.seen.copying.Get(store.NameOf(claim)) {
+		if !slices.Contains(toFill.Finalizers, objects.FinalizerProvisioning) {
+			c.queue.Retry(work.Item{Kind: work.Claim, Name: store.NameOf(toFill)})
+		}
 	}
 }
 

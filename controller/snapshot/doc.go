@@ -28,7 +28,7 @@
 //   - The plugin deletes a snapshot only for a content that names its handle, whose policy is Delete, and whose VolumeSnapshot is gone
 //     or being deleted. The store is read for that, not a cache.
 //   - A content for which a plugin may have made a snapshot stays until it is known which.
-//   - A VolumeSnapshot stays while an unbound claim is restored from it.
+//   - A VolumeSnapshot stays while a volume that is restored from it may have been begun.
 //
 // docs/snapshots.md has the behaviour in tables.
 package snapshot

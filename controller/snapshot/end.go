@@ -9,6 +9,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/store"
 )
@@ -82,14 +83,24 @@ func (c *snapshotSync) userOf(ctx context.Context, snap *snapshotv1.VolumeSnapsh
 	}
 	claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](ctx, c.store, snap.Namespace)
 	for _, claim := range claims {
-		if restores(claim, snap.Name) {
+		if c.mayBeRestored(claim, snap.Name) {
 			return use{
-				fmt.Errorf("claim %q is restored from the snapshot, which stays until the claim is bound or deleted", claim.Name),
+				fmt.Errorf("claim %q is restored from the snapshot, or may be: the snapshot stays until that is over", claim.Name),
 				work.AwaitChange(c.seen.claims, claim),
 			}, nil
 		}
 	}
 	return use{}, err
+}
+
+// mayBeRestored reports whether a volume for claim may have been begun from the VolumeSnapshot of that name. A program that
+// provisions for a driver without a plugin here leaves no sign of it on the claim.
+func (c *snapshotSync) mayBeRestored(claim *v1.PersistentVolumeClaim, name string) bool {
+	if claim.Spec.VolumeName != "" || snapshotNamed(claim) != name {
+		return false
+	}
+	other := claim.Annotations[objects.AnnStorageProvisioner]
+	return has(claim, objects.FinalizerProvisioning) || other != "" && c.sources.plugins.served(other) == ""
 }
 
 func ignoreGone(err error) error {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -278,6 +279,12 @@ func restoring(name, snap string) *v1.PersistentVolumeClaim {
 	claim := bound(name)[0].(*v1.PersistentVolumeClaim)
 	claim.Spec.VolumeName, claim.Status.Phase = "", v1.ClaimPending
 	claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: new(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: snap}
+	return claim
+}
+
+// begun makes a claim one for which a volume may have been begun.
+func begun(claim *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim {
+	claim.Finalizers = []string{objects.FinalizerProvisioning}
 	return claim
 }
 

@@ -225,11 +225,6 @@ func newError(old *snapshotv1.VolumeSnapshotError, message string) *snapshotv1.V
 	return &snapshotv1.VolumeSnapshotError{Time: new(metav1.Now()), Message: &message}
 }
 
-// restores reports whether a claim is, or may be, about to be filled from the VolumeSnapshot of that name.
-func restores(claim *v1.PersistentVolumeClaim, name string) bool {
-	return claim.Spec.VolumeName == "" && snapshotNamed(claim) == name
-}
-
 // snapshotNamed returns the name of the VolumeSnapshot that a claim names as its data source; "" for none.
 func snapshotNamed(claim *v1.PersistentVolumeClaim) string {
 	const kind = "VolumeSnapshot"

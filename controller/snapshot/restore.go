@@ -24,7 +24,8 @@ func (c *Controller) Snapshot(ctx context.Context, claim *v1.PersistentVolumeCla
 	}
 	// Nothing is begun any more. What may have been begun is finished: userOf keeps the snapshot for it.
 	if dies(snap) && !has(claim, objects.FinalizerProvisioning) {
-		return volume.Snapshot{}, "", fmt.Errorf("snapshot %q is being deleted: %w", name, store.ErrNotFound)
+		return volume.Snapshot{}, "", fmt.Errorf(
+			"snapshot %q is being deleted, and no volume is begun from it any more: make the claim anew from another: %w", name, store.ErrNotFound)
 	}
 	if boundTo(snap) == "" || isUnfinished(snap) {
 		return volume.Snapshot{}, "", volume.Transient(fmt.Errorf("snapshot %q: %w", name, errNotReady))

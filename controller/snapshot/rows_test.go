@@ -314,7 +314,7 @@ func TestDeletion(t *testing.T) {
 		{"32 a claim is restored from it", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.start(w.store)
 			idle()
-			w.create(restoring("r", "s"))
+			w.create(begun(restoring("r", "s")))
 			w.delete(s)
 			settle()
 			assert.NotNil(t, w.snapshot("s").DeletionTimestamp)
@@ -323,6 +323,30 @@ func TestDeletion(t *testing.T) {
 			change(w, restoring("r", "s"), func(claim *v1.PersistentVolumeClaim) { claim.Spec.VolumeName = "pv-r" })
 			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
 			assert.Empty(t, w.handles())
+		}},
+		{"32 a claim that another program restores", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+			w.start(w.store)
+			idle()
+			r := restoring("r", "s")
+			r.Annotations = map[string]string{objects.AnnStorageProvisioner: "other.example.com"}
+			w.create(r)
+			w.delete(s)
+			settle()
+			assert.Nil(t, w.content(content.Name).DeletionTimestamp)
+			w.delete(r)
+			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
+			assert.Empty(t, w.handles())
+		}},
+		{"32a a claim waits for it, and nothing is begun", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+			w.start(w.store)
+			idle()
+			r := restoring("r", "s")
+			r.Annotations = map[string]string{objects.AnnStorageProvisioner: driver} // Of an attempt that has failed.
+			w.create(r)
+			w.delete(s)
+			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
+			assert.Empty(t, w.handles())
+			assert.Nil(t, w.claim("r").DeletionTimestamp)
 		}},
 		{"33 the content is deleted before its snapshot", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.start(w.store)
@@ -450,13 +474,13 @@ func TestRestoring(t *testing.T) {
 		{"52 the snapshot is being deleted", fake.PluginOptions{}, objectsOf, func(t *testing.T, w *world) {
 			c, _ := w.start(w.store)
 			idle()
-			w.create(r)
+			held := begun(restoring("held", "s"))
+			w.create(held)
 			w.delete(newSnapshot("s", "", ""))
 			_, _, err := c.Snapshot(t.Context(), r, "s")
 			require.ErrorIs(t, err, store.ErrNotFound)
-			begun := r.DeepCopy()
-			begun.Finalizers = []string{objects.FinalizerProvisioning}
-			_, _, err = c.Snapshot(t.Context(), begun, "s")
+			require.ErrorContains(t, err, "is being deleted")
+			_, _, err = c.Snapshot(t.Context(), held, "s")
 			require.NoError(t, err, "what may have been begun is finished")
 		}},
 		{"53 the claim asks for another volume mode", fake.PluginOptions{}, objectsOf, func(t *testing.T, w *world) {
@@ -619,12 +643,13 @@ func TestGroups(t *testing.T) {
 		{"70 a claim is restored from a snapshot of it", fake.PluginOptions{}, asked, func(t *testing.T, w *world) {
 			w.start(w.store)
 			idle()
-			w.create(restoring("r", w.membersOf("g")[0].Name))
+			r := begun(restoring("r", w.membersOf("g")[0].Name))
+			w.create(r)
 			w.delete(g)
 			settle()
 			assert.Len(t, w.handles(), 2)
 			assert.Len(t, w.membersOf("g"), 1)
-			w.delete(restoring("r", ""))
+			change(w, r, func(claim *v1.PersistentVolumeClaim) { claim.Finalizers = nil })
 			settle()
 			isGone[*groupv1.VolumeGroupSnapshot](w, "default", "g")
 			assert.Empty(t, w.handles())

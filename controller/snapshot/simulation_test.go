@@ -187,7 +187,6 @@ func (s *sim) settle(ctx context.Context, processes []*simProcess) {
 	var wrong []string
 	for good, rounds := 0, 0; good < 3 && rounds < 100 && s.isWhole(); rounds++ {
 		s.makeReady()
-		s.giveUp(ctx)
 		s.turns.Sleep(2 * time.Second)
 		s.check(ctx)
 		if wrong = s.unsettled(ctx); len(wrong) == 0 {
@@ -198,19 +197,6 @@ func (s *sim) settle(ctx context.Context, processes []*simProcess) {
 	}
 	for _, what := range wrong {
 		s.violate("in the end %s", what)
-	}
-}
-
-// giveUp has people delete the claims that wait for a snapshot which is being deleted, as its event says: the one waits for the other.
-func (s *sim) giveUp(ctx context.Context) {
-	claims := s.claims(ctx)
-	for _, snap := range simAll[*snapshotv1.VolumeSnapshot](ctx, s) {
-		if snap.DeletionTimestamp == nil {
-			continue
-		}
-		for _, name := range unrestored(snap, claims) {
-			s.remove(ctx, simClaim(name, ""))
-		}
 	}
 }
 

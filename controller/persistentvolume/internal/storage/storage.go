@@ -64,8 +64,8 @@ func (j Job) With(attributes *storagev1.VolumeAttributesClass) Job {
 	return j
 }
 
-// Copies reports whether the new volume gets the content of another claim's volume.
-func (j Job) Copies() bool { return j.source != nil }
+// IsFilled reports whether the new volume gets the content of another claim's volume, or of a snapshot.
+func (j Job) IsFilled() bool { return j.source != nil || j.snapshot != nil }
 
 // Prepare checks a job before anything begins. With an error that matches [ErrSourceGone] it returns a Job without a
 // source.
