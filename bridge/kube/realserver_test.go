@@ -34,8 +34,11 @@ func TestAPIServer(t *testing.T) {
 			c.Compact()
 		},
 	})
-	for _, c := range suite() {
-		t.Run(c.name, func(t *testing.T) { c.run(t, s) })
+	for _, test := range suite() {
+		t.Run(test.name, func(t *testing.T) {
+			c.clean(t)
+			test.run(t, s)
+		})
 	}
 	t.Run("WithInformers", func(t *testing.T) {
 		informed := newInformedStore(t, c.clients("admin"))
@@ -44,9 +47,11 @@ func TestAPIServer(t *testing.T) {
 			c.clean(t)
 			return informed
 		}})
-		c.clean(t)
-		for _, c := range suite() {
-			t.Run(c.name, func(t *testing.T) { c.run(t, informed) })
+		for _, test := range suite() {
+			t.Run(test.name, func(t *testing.T) {
+				c.clean(t)
+				test.run(t, informed)
+			})
 		}
 	})
 	t.Run("WithoutARoleEverythingIsDenied", func(t *testing.T) { testDenied(t, c.store("nobody")) })
