@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,13 +19,13 @@ import (
 // the choice. If two schedulers place one pod, both write it, and the store refuses the second write.
 const annPlacing = "volumekit.io/placing"
 
-// ErrPodGone says that the pod whose claims are being bound is gone.
-var ErrPodGone = errors.New("the pod is gone")
+// ErrPodGone says that the pod whose claims are being bound is gone, or has ended.
+var ErrPodGone = errors.New("the pod is gone or has ended")
 
 // Bind writes the reservation into the store and waits until all claims of the pod are bound. The program that binds claims
 // there, such as controller/persistentvolume, does the rest. The error matches [ErrPlaceAnew] if the claims can no longer
 // be bound so: another scheduler was faster, a provisioner has rejected the node, or the node, a claim or a volume is gone.
-// It matches [ErrPodGone] if the pod is gone, the cause of ctx if that ended, and [context.DeadlineExceeded] after
+// It matches [ErrPodGone] if the pod is gone or has ended, the cause of ctx if that ended, and [context.DeadlineExceeded] after
 // [Options.BindTimeout]. Release the reservation after an error.
 //
 // On a [store.Transactor], Bind writes all or nothing. On any other store, the writes before an error stay.
@@ -127,7 +126,6 @@ func (r *Reservation) writings() ([]writing, error) {
 	if _, err := r.slot(); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(r.choices, func(a, b choice) int { return strings.Compare(a.name.Name, b.name.Name) })
 	var writings []writing
 	for i := range r.choices {
 		w, err := r.writing(&r.choices[i])
@@ -146,7 +144,7 @@ func (r *Reservation) writing(c *choice) (writing, error) {
 	case claim == nil || claim.UID != c.uid || claim.DeletionTimestamp != nil:
 		return writing{}, placeAnew("claim %q is gone", c.name)
 	case claim.Spec.VolumeName != "":
-		return writing{}, nil // isBound checks whether that is the chosen volume
+		return writing{}, nil // isBound checks whether the node can have that volume
 	}
 	if other := c.placedSince(claim); other != "" && other != r.node {
 		return writing{}, placeAnew("claim %q was placed on node %q", c.name, other)
@@ -324,7 +322,8 @@ func (r *Reservation) missing() (string, error) {
 		return "", err
 	}
 	left := ""
-	for _, c := range r.choices {
+	for i := range r.choices {
+		c := &r.choices[i]
 		bound, err := r.isBound(c, slot)
 		if err != nil {
 			return "", err
@@ -340,7 +339,7 @@ func (r *Reservation) missing() (string, error) {
 func (r *Reservation) slot() (int32, error) {
 	s := r.scheduler
 	if r.stored {
-		if p, there := s.pods.Get(r.key.name); !there || p.UID != r.key.uid {
+		if p, there := s.pods.Get(r.key.name); !there || p.UID != r.key.uid || volume.IsPodTerminated(p) {
 			return 0, ErrPodGone
 		}
 	}
@@ -355,7 +354,7 @@ func (r *Reservation) slot() (int32, error) {
 }
 
 // isBound reports whether a claim is bound as chosen for it. An error says that it cannot be.
-func (r *Reservation) isBound(c choice, slot int32) (bool, error) {
+func (r *Reservation) isBound(c *choice, slot int32) (bool, error) {
 	x := r.scheduler.index
 	claim := x.claims[c.name]
 	switch {

@@ -340,7 +340,7 @@ func TestAReservationEndsWithItsPod(t *testing.T) {
 		w.requireFits(newPod("q", "more"), everywhere...)
 		require.Empty(t, w.s.index.reservations)
 		require.Empty(t, w.s.index.claimHolds)
-		require.Empty(t, w.s.index.heldVolumes)
+		require.Empty(t, w.s.index.holdsOn)
 		require.Empty(t, w.s.index.podsOf)
 	})
 }

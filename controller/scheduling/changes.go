@@ -108,7 +108,7 @@ func (w Waits) EndedBy(c ClusterEvent) bool {
 	case PodLeft:
 		return w.has(AttachLimit, DiskConflict) || slices.ContainsFunc(c.Claims, w.names)
 	case ReservationReleased:
-		return w.has(SelectedElsewhere, NoVolume, NoTopology, NoCapacity, AttachLimit, InUseByPod, InUseOnOtherNode, DiskConflict, NodeAffinity)
+		return w.has(SelectedElsewhere, NoVolume, NoTopology, NoCapacity, AttachLimit, InUseByPod, InUseOnOtherNode, DiskConflict, NodeAffinity, Zone)
 	default:
 		return true
 	}
@@ -135,10 +135,8 @@ func (s *Scheduler) nodeChanged(node *v1.Node) {
 	s.mu.Lock()
 	now := get(s.nodes, node)
 	better := s.index.refreshNode(node.Name, now)
-	for _, r := range s.index.reservations {
-		if now == nil && r.node == node.Name {
-			r.notify()
-		}
+	if now == nil {
+		s.wakeOn(node.Name)
 	}
 	s.mu.Unlock()
 	if better {
@@ -146,12 +144,21 @@ func (s *Scheduler) nodeChanged(node *v1.Node) {
 	}
 }
 
+// wakeOn wakes the reservations of a node. The caller holds s.mu.
+func (s *Scheduler) wakeOn(node string) {
+	for _, r := range s.index.reservations {
+		if r.node == node {
+			r.notify()
+		}
+	}
+}
+
 func (s *Scheduler) podChanged(p *v1.Pod) {
 	s.mu.Lock()
 	left, released := s.index.refreshPod(store.NameOf(p), get(s.pods, p))
 	s.mu.Unlock()
-	for _, r := range released {
-		s.tell(ClusterEvent{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
+	if released != nil {
+		s.tell(ClusterEvent{Kind: ReservationReleased, Name: released.key.name, Node: released.node})
 	}
 	if left != nil {
 		s.tell(ClusterEvent{Kind: PodLeft, Name: left.key.name, Node: left.node, Claims: left.claims})
@@ -163,7 +170,7 @@ func (s *Scheduler) claimChanged(claim *v1.PersistentVolumeClaim) {
 	s.mu.Lock()
 	charged := s.index.charges[name]
 	s.index.refreshClaim(name, get(s.claims, claim))
-	freed := charged != nil && s.index.charges[name] == nil
+	freed := charged != nil && s.index.charges[name] != charged
 	s.wake(name)
 	s.mu.Unlock()
 	s.tell(ClusterEvent{Kind: ClaimChanged, Name: name, Claim: name})
@@ -175,13 +182,13 @@ func (s *Scheduler) claimChanged(claim *v1.PersistentVolumeClaim) {
 func (s *Scheduler) volumeChanged(pv *v1.PersistentVolume) {
 	c := ClusterEvent{Kind: VolumeChanged, Name: store.NameOf(pv), Class: objects.ClassOfVolume(pv)}
 	s.mu.Lock()
-	s.index.refreshVolume(pv.Name, get(s.volumes, pv))
 	for claim := range s.index.claimsOf[pv.Name] {
 		s.wake(claim)
 	}
 	for claim := range s.index.holdsOn[pv.Name] {
 		s.wake(claim)
 	}
+	s.index.refreshVolume(pv.Name, get(s.volumes, pv))
 	s.mu.Unlock()
 	if pv.Spec.ClaimRef != nil {
 		c.Claim = objects.ClaimNameOf(pv)

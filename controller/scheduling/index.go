@@ -40,8 +40,7 @@ type index struct {
 
 	claimHolds   map[types.NamespacedName]*claimHold
 	holdsOn      map[string]map[types.NamespacedName]bool // by volume
-	heldVolumes  map[string]types.NamespacedName          // those that name no claim yet
-	reservations map[podKey]*Reservation
+	reservations map[types.NamespacedName]*Reservation    // by pod
 	charges      map[types.NamespacedName]*charge
 	chargesAt    map[int32]map[*charge]bool // by slot
 	settling     []settledCapacity          // the next to end first
@@ -58,8 +57,8 @@ func newIndex(logger *slog.Logger) *index {
 		pods: map[types.NamespacedName]*pod{}, podsOf: map[types.NamespacedName]map[podKey]*pod{},
 		attachments: map[string]*attachment{}, attachmentsOf: map[string]map[string]bool{},
 		csiDrivers: map[string]*storagev1.CSIDriver{}, capacities: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
-		claimHolds: map[types.NamespacedName]*claimHold{}, holdsOn: map[string]map[types.NamespacedName]bool{}, heldVolumes: map[string]types.NamespacedName{},
-		reservations: map[podKey]*Reservation{}, charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{},
+		claimHolds: map[types.NamespacedName]*claimHold{}, holdsOn: map[string]map[types.NamespacedName]bool{},
+		reservations: map[types.NamespacedName]*Reservation{}, charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{},
 		settles: make(chan struct{}, 1),
 	}
 }
@@ -139,6 +138,9 @@ func (x *index) unlinkClaim(name types.NamespacedName, claim *v1.PersistentVolum
 	unlink(x.unboundOf, objects.ClassOf(claim), name)
 }
 
+// handleOf returns the handle under which a claim without a volume counts. It differs from every handle of a volume.
+func handleOf(claim types.NamespacedName) string { return "\x00" + claim.String() }
+
 // attachedOf returns the volume as which a claim counts on a node; without a driver if it does not count. A claim
 // without a volume counts under its own name for the driver of its class, or as the volume that is reserved for it.
 func (x *index) attachedOf(name types.NamespacedName) attached {
@@ -158,5 +160,5 @@ func (x *index) attachedOf(name types.NamespacedName) attached {
 	if class == nil || class.object.Provisioner == "" || class.object.Provisioner == objects.NoProvisioner {
 		return attached{}
 	}
-	return attached{driver: x.driver(volume.DriverOfPluginName(class.object.Provisioner)), handle: name.String()}
+	return attached{driver: x.driver(volume.DriverOfPluginName(class.object.Provisioner)), handle: handleOf(name)}
 }

@@ -576,7 +576,7 @@ func requireSameAsAnew(t *testing.T, w *plainWorld, s *Scheduler, c chooser) {
 	require.Len(t, s.index.podsOf, len(anew.index.podsOf))
 	require.Len(t, s.index.naming, len(anew.index.naming))
 	require.Empty(t, s.index.claimHolds)
-	require.Empty(t, s.index.heldVolumes)
+	require.Empty(t, s.index.holdsOn)
 	for name, d := range anew.index.drivers {
 		require.Len(t, s.index.drivers[name].used, len(d.used))
 	}

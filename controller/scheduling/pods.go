@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/store"
@@ -37,12 +38,12 @@ func claimsOfPod(p *v1.Pod) []types.NamespacedName {
 }
 
 // refreshPod updates a pod from its last version in the mirror. It returns the pod that has left its node, nil for
-// none, and the reservations that ended because their pod is not on their node.
-func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod, released []*Reservation) {
+// none, and the reservation that ended because its pod is not on its node.
+func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod, released *Reservation) {
 	placed := p != nil && p.Spec.NodeName != "" && !volume.IsPodTerminated(p)
 	old := x.pods[name]
-	if old != nil && placed && old.stored && old.key.uid == p.UID && old.node == p.Spec.NodeName {
-		return nil, nil // a pod's volumes do not change
+	if old != nil && placed && old.stored && old.is(p) {
+		return nil, nil
 	}
 	if old != nil && (placed || old.stored) {
 		x.removePod(old)
@@ -53,7 +54,13 @@ func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod, rel
 	if placed {
 		x.addPod(p, p.Spec.NodeName).stored = true
 	}
-	return left, x.settleReservations(name, p)
+	return left, x.settleReservation(name, p)
+}
+
+// is reports whether a version of the pod has the same node and volumes.
+func (p *pod) is(now *v1.Pod) bool {
+	return p.key.uid == now.UID && p.node == now.Spec.NodeName &&
+		slices.Equal(p.claims, claimsOfPod(now)) && equality.Semantic.DeepEqual(p.disks, disksOf(now))
 }
 
 // addPod adds a pod to a node.
@@ -161,12 +168,12 @@ func (x *index) recountAttachment(name string) {
 	a.counted.driver.add(a.counted.handle, a.slot)
 }
 
-// disksOf returns the inline disks of a pod that two pods on one node must not both use.
+// disksOf returns copies of the inline disks of a pod that two pods on one node must not both use.
 func disksOf(p *v1.Pod) []v1.Volume {
 	var disks []v1.Volume
 	for _, v := range p.Spec.Volumes {
 		if v.GCEPersistentDisk != nil || v.AWSElasticBlockStore != nil || v.RBD != nil || v.ISCSI != nil {
-			disks = append(disks, v)
+			disks = append(disks, *v.DeepCopy())
 		}
 	}
 	return disks

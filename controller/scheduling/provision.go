@@ -162,7 +162,7 @@ func (p *placing) countNew(n *need) {
 			counts[i]++
 		}
 	}
-	for _, u := range d.used[n.name.String()] {
+	for _, u := range d.used[handleOf(n.name)] {
 		if u.slot >= p.lo && u.slot < p.hi && p.choices[n.at][u.slot-p.lo].pvState == nil {
 			counts[u.slot-p.lo]--
 		}

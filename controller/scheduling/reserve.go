@@ -3,6 +3,8 @@ package scheduling
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,11 +23,11 @@ type Reservation struct {
 	scheduler *Scheduler
 	key       podKey
 	node      string
-	stored    bool // the store has had the pod
-	choices   []choice
+	choices   []choice      // by the claims' names
 	wake      chan struct{} // holds one value after a change for which Bind waits
-	ended     bool          // guarded by the scheduler's lock, like the next field
-	binding   bool          // a Bind runs
+	stored    bool          // the store has had the pod; guarded by the scheduler's lock, like the next fields
+	ended     bool
+	binding   bool // a Bind runs
 }
 
 // choice is an unbound claim of a pod, and the volume that it gets.
@@ -35,8 +37,9 @@ type choice struct {
 	volume string // "": it is made
 	pvUID  types.UID
 
-	placing, selected         string // the state of the claim at the choice
-	claimBefore, volumeBefore string // the versions after Bind's own writes
+	hold                      *claimHold // the reservation of the claim
+	placing, selected         string     // the state of the claim at the choice
+	claimBefore, volumeBefore string     // the versions before Bind's own writes
 }
 
 // claimHold is the volume that a claim gets by the reservations of its pods.
@@ -53,8 +56,8 @@ func (r *Reservation) Node() string { return r.node }
 // new volume.
 func (r *Reservation) Volumes() map[types.NamespacedName]string {
 	volumes := map[types.NamespacedName]string{}
-	for _, c := range r.choices {
-		if c.volume != "" {
+	for i := range r.choices {
+		if c := &r.choices[i]; c.volume != "" {
 			volumes[c.name] = c.volume
 		}
 	}
@@ -108,7 +111,7 @@ func (s *Scheduler) reserve(p *v1.Pod, node string) (*Reservation, *Result, erro
 	return r, nil, nil
 }
 
-// choicesAt returns the choices for the unbound claims on the node with index i.
+// choicesAt returns the choices for the unbound claims on the node with index i, in the order of the claims' names.
 func (p *placing) choicesAt(i int) []choice {
 	var choices []choice
 	for at := range p.needs {
@@ -122,51 +125,59 @@ func (p *placing) choicesAt(i int) []choice {
 		}
 		choices = append(choices, c)
 	}
+	slices.SortFunc(choices, func(a, b choice) int { return strings.Compare(a.name.Name, b.name.Name) })
 	return choices
 }
 
 // reserve enters the choices of a reservation.
 func (x *index) reserve(r *Reservation, p *v1.Pod) {
-	for _, c := range r.choices {
-		x.addHold(c, r.node)
+	for i := range r.choices {
+		c := &r.choices[i]
+		c.hold = x.addHold(c, r.node)
 	}
-	x.reservations[r.key] = r
+	x.reservations[r.key.name] = r
 	x.addPod(p, r.node)
 }
 
-func (x *index) addHold(c choice, node string) {
+// addHold reserves the choice for its claim, or joins the reservation that the claim has.
+func (x *index) addHold(c *choice, node string) *claimHold {
 	hold := x.claimHolds[c.name]
 	if hold == nil {
 		hold = &claimHold{volume: c.volume, node: node}
 		x.claimHolds[c.name] = hold
-		link(x.holdsOn, c.volume, c.name)
-		x.hold(c)
+		x.linkHold(c.name, hold)
 	}
 	hold.users++
 	x.recharge(c.name)
 	x.recountClaim(c.name)
+	return hold
 }
 
-// hold reserves a volume that names no claim for a claim.
-func (x *index) hold(c choice) {
-	v := x.volumes[c.volume]
-	if v == nil || v.object.Spec.ClaimRef != nil {
+// linkHold takes the volume of a hold from the free ones, and unlinkHold gives it back.
+func (x *index) linkHold(claim types.NamespacedName, hold *claimHold) {
+	if hold.volume == "" {
 		return
 	}
-	x.heldVolumes[c.volume] = c.name
-	x.setFree(v)
+	link(x.holdsOn, hold.volume, claim)
+	if v := x.volumes[hold.volume]; v != nil {
+		x.setFree(v)
+	}
 }
 
-// dropHold undoes one addHold, or all of a claim.
+func (x *index) unlinkHold(claim types.NamespacedName, hold *claimHold) {
+	if hold.volume == "" {
+		return
+	}
+	unlink(x.holdsOn, hold.volume, claim)
+	if v := x.volumes[hold.volume]; v != nil {
+		x.setFree(v)
+	}
+}
+
+// dropHold ends the reservation of a claim, for all pods that share it.
 func (x *index) dropHold(name types.NamespacedName, hold *claimHold) {
 	delete(x.claimHolds, name)
-	unlink(x.holdsOn, hold.volume, name)
-	if x.heldVolumes[hold.volume] == name {
-		delete(x.heldVolumes, hold.volume)
-		if v := x.volumes[hold.volume]; v != nil {
-			x.setFree(v)
-		}
-	}
+	x.unlinkHold(name, hold)
 	x.recharge(name)
 	x.recountClaim(name)
 }
@@ -180,21 +191,25 @@ func (x *index) checkHold(name types.NamespacedName, claim *v1.PersistentVolumeC
 	}
 }
 
+// dropHoldsOn ends the reservations of a volume that is gone.
+func (x *index) dropHoldsOn(volume string) {
+	for name := range x.holdsOn[volume] {
+		x.dropHold(name, x.claimHolds[name])
+	}
+}
+
 // end undoes reserve. The state of the store stays.
 func (x *index) end(r *Reservation) {
 	if r.ended {
 		return
 	}
 	r.ended = true
-	delete(x.reservations, r.key)
-	for _, c := range r.choices {
-		hold := x.claimHolds[c.name]
-		if hold == nil {
-			continue
-		}
-		hold.users--
-		if hold.users == 0 {
-			x.dropHold(c.name, hold)
+	delete(x.reservations, r.key.name)
+	for i := range r.choices {
+		c := &r.choices[i]
+		c.hold.users--
+		if c.hold.users == 0 && x.claimHolds[c.name] == c.hold {
+			x.dropHold(c.name, c.hold)
 		}
 	}
 	if p := x.pods[r.key.name]; p != nil && p.key == r.key && !p.stored {
@@ -203,23 +218,23 @@ func (x *index) end(r *Reservation) {
 	r.notify()
 }
 
-// settleReservations ends the reservations of a pod that the store shows on a node, ended or gone. It returns those
-// whose pod is not on their node.
-func (x *index) settleReservations(name types.NamespacedName, now *v1.Pod) (released []*Reservation) {
-	for key, r := range x.reservations {
-		if key.name != name {
-			continue
-		}
-		gone := now == nil && r.stored || now != nil && now.UID != key.uid
-		if !gone && (now == nil || now.Spec.NodeName == "" && !volume.IsPodTerminated(now)) {
-			continue
-		}
-		x.end(r)
-		if gone || now.Spec.NodeName != r.node || volume.IsPodTerminated(now) {
-			released = append(released, r)
-		}
+// settleReservation ends the reservation of a pod that the store shows on a node, ended or gone. It returns the
+// reservation if the pod is not on its node, and nil otherwise.
+func (x *index) settleReservation(name types.NamespacedName, now *v1.Pod) (released *Reservation) {
+	r := x.reservations[name]
+	if r == nil {
+		return nil
 	}
-	return released
+	gone := now == nil && r.stored || now != nil && now.UID != r.key.uid
+	if !gone && (now == nil || now.Spec.NodeName == "" && !volume.IsPodTerminated(now)) {
+		r.stored = now != nil
+		return nil
+	}
+	x.end(r)
+	if gone || now.Spec.NodeName != r.node || volume.IsPodTerminated(now) {
+		return r
+	}
+	return nil
 }
 
 // notify wakes Bind.

@@ -209,8 +209,7 @@ func (x *index) removeFree(v *pvState) {
 // isFree reports whether a claim that the volume does not name may get the volume.
 func (x *index) isFree(v *pvState) bool {
 	pv := v.object
-	_, held := x.heldVolumes[pv.Name]
-	return !held && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv) && !objects.IsUnfilled(pv)
+	return len(x.holdsOn[pv.Name]) == 0 && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv) && !objects.IsUnfilled(pv)
 }
 
 // setFree updates the place of a changed volume among the free ones.
@@ -244,9 +243,6 @@ func (x *index) refreshVolume(name string, pv *v1.PersistentVolume) {
 	if now != nil {
 		x.volumes[name] = now
 		x.noteReference(now)
-		if pv.Spec.ClaimRef != nil {
-			delete(x.heldVolumes, name)
-		}
 		x.setFree(now)
 	}
 	if old != nil {
@@ -255,6 +251,9 @@ func (x *index) refreshVolume(name string, pv *v1.PersistentVolume) {
 	}
 	if affected {
 		x.recountVolume(name)
+	}
+	if now == nil {
+		x.dropHoldsOn(name)
 	}
 }
 
