@@ -109,34 +109,51 @@ func limitsOf(object *storagev1.CSIStorageCapacity) (largest, total, known int64
 // refreshCapacity updates a capacity from its last version in the mirror. It no longer subtracts volumes that were
 // created before and have settled since. It reports whether the free capacity has grown.
 func (x *index) refreshCapacity(name types.NamespacedName, object *storagev1.CSIStorageCapacity) bool {
-	before, now := int64(0), time.Now()
-	if old := x.capacities[name]; old != nil {
-		if object != nil && object.UID == old.uid && object.ResourceVersion == old.version {
-			return false
-		}
-		before = min(old.largest, old.left(now))
+	old := x.capacities[name]
+	if old != nil && object != nil && object.UID == old.uid && object.ResourceVersion == old.version {
+		return false
+	}
+	now := x.newCapacity(name, object)
+	if old != nil {
 		x.removeCapacity(old)
 	}
+	if now != nil {
+		x.addCapacity(now)
+	}
+	return now != nil && (old == nil || now.exceeds(old))
+}
+
+// newCapacity returns the capacity of an object, nil if no node has it.
+func (x *index) newCapacity(name types.NamespacedName, object *storagev1.CSIStorageCapacity) *capacity {
 	if object == nil || object.NodeTopology == nil {
-		return false
+		return nil
 	}
 	selector, err := x.selectors.ofSegment(object.NodeTopology)
 	if err != nil {
 		x.logger.Warn("the topology of a capacity is malformed: no node has it", "capacity", name.String(), "error", err)
-		return false
+		return nil
 	}
 	c := &capacity{index: x, name: name, uid: object.UID, version: object.ResourceVersion, class: object.StorageClassName, selector: selector}
 	c.largest, c.total, c.known = limitsOf(object)
+	return c
+}
+
+// exceeds reports whether a pod may fit that did not fit an older version of the capacity.
+func (c *capacity) exceeds(old *capacity) bool {
+	now := time.Now()
+	return c.largest > old.largest || c.left(now) > old.left(now) || c.class != old.class || c.selector != old.selector
+}
+
+func (x *index) addCapacity(c *capacity) {
 	if x.segments[c.class] == nil {
 		x.segments[c.class] = &segments{all: map[*capacity]bool{}}
 	}
-	x.capacities[name] = c
+	x.capacities[c.name] = c
 	x.segments[c.class].all[c] = true
-	if selector != nil {
-		selector.members[c] = true
+	if c.selector != nil {
+		c.selector.members[c] = true
 	}
 	c.place()
-	return min(c.largest, c.left(now)) > before
 }
 
 func (x *index) removeCapacity(c *capacity) {

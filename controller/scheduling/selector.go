@@ -147,12 +147,15 @@ func (x *selectors) nodeChanged(slot int32, old, now []label) {
 	for s := range x.unlabeled {
 		s.set(slot, node != nil && s.allows(node))
 	}
-	for _, l := range old {
+	for _, l := range now {
 		for s := range x.byLabel[l] {
-			s.set(slot, node != nil && s.allows(node))
+			s.set(slot, s.allows(node))
 		}
 	}
-	for _, l := range now {
+	for _, l := range old {
+		if slices.Contains(now, l) {
+			continue
+		}
 		for s := range x.byLabel[l] {
 			s.set(slot, node != nil && s.allows(node))
 		}
@@ -216,12 +219,17 @@ func (x *selectors) ofTerms(terms []v1.NodeSelectorTerm) *selector {
 
 // ofSegment returns the selector of a capacity's topology, which must not be nil. An error says that it is malformed.
 func (x *selectors) ofSegment(topology *metav1.LabelSelector) (*selector, error) {
+	if len(topology.MatchLabels)+len(topology.MatchExpressions) == 0 {
+		return nil, nil
+	}
+	key := keyOfSegment(topology)
+	if s, there := x.byKey[key]; there {
+		s.users++
+		return s, nil
+	}
 	matcher, err := metav1.LabelSelectorAsSelector(topology)
 	if err != nil {
 		return nil, err
-	}
-	if matcher.Empty() {
-		return nil, nil
 	}
 	var of []label
 	for _, key := range slices.Sorted(maps.Keys(topology.MatchLabels)) {
@@ -232,7 +240,20 @@ func (x *selectors) ofSegment(topology *metav1.LabelSelector) (*selector, error)
 			of = labelsOf(e.Key, e.Values)
 		}
 	}
-	return x.acquire("segment "+matcher.String(), of, func(node *v1.Node) bool { return matcher.Matches(labels.Set(node.Labels)) }), nil
+	return x.acquire(key, of, func(node *v1.Node) bool { return matcher.Matches(labels.Set(node.Labels)) }), nil
+}
+
+// keyOfSegment returns a text that is equal only for equal topologies.
+func keyOfSegment(topology *metav1.LabelSelector) string {
+	key := append(make([]byte, 0, 128), "segment"...)
+	for _, name := range slices.Sorted(maps.Keys(topology.MatchLabels)) {
+		key = strconv.AppendQuote(append(key, ' '), name)
+		key = strconv.AppendQuote(append(key, '='), topology.MatchLabels[name])
+	}
+	for _, e := range topology.MatchExpressions {
+		key = appendRequirement(append(key, '|'), e.Key, string(e.Operator), e.Values)
+	}
+	return string(key)
 }
 
 // labelsOfTerms returns labels. Each node that a term selects has one of them. It returns nil if there are no such
@@ -286,14 +307,18 @@ func keyOfTerms(terms []v1.NodeSelectorTerm) string {
 
 func appendRequirements(key []byte, requirements []v1.NodeSelectorRequirement) []byte {
 	for _, r := range requirements {
-		key = strconv.AppendQuote(key, r.Key)
-		key = append(key, r.Operator...)
-		for _, value := range r.Values {
-			key = strconv.AppendQuote(append(key, ','), value)
-		}
-		key = append(key, ';')
+		key = appendRequirement(key, r.Key, string(r.Operator), r.Values)
 	}
 	return key
+}
+
+func appendRequirement(key []byte, name, operator string, values []string) []byte {
+	key = strconv.AppendQuote(key, name)
+	key = append(key, operator...)
+	for _, value := range values {
+		key = strconv.AppendQuote(append(key, ','), value)
+	}
+	return append(key, ';')
 }
 
 // zoneLabels are the zone and region labels of volumes and nodes, each with its replacement on newer nodes.
