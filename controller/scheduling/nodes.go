@@ -83,26 +83,36 @@ func (n *nodes) setName(slot int32, name string) {
 	n.names[slot] = name
 }
 
-// set stores the node of a name, nil for none, and returns its old and new labels.
-func (n *nodes) set(slot int32, node *v1.Node) (old, now []label) {
+// set stores the node of a name, nil for none, and returns the labels that it has lost and gained. A new node gains its
+// name, and one that is gone loses it.
+func (n *nodes) set(slot int32, node *v1.Node) (lost, gained []label) {
 	e := &n.entries[slot]
-	old = e.labels
+	var now []label
 	if node != nil {
 		now = labelsOfNode(node)
 	}
-	if e.object != nil && node != nil && slices.Equal(old, now) {
-		e.object = node
-		return nil, nil
-	}
-	for _, l := range old {
+	lost, gained = labelsBeside(e.labels, now), labelsBeside(now, e.labels)
+	for _, l := range lost {
 		n.unlabel(slot, l)
 	}
-	for _, l := range now {
+	for _, l := range gained {
 		at, _ := slices.BinarySearch(n.labeled[l], slot)
 		n.labeled[l] = slices.Insert(n.labeled[l], at, slot)
 	}
 	e.object, e.labels = node, now
-	return old, now
+	return lost, gained
+}
+
+// labelsBeside returns the labels of a that b lacks. Both are sorted by key.
+func labelsBeside(a, b []label) []label {
+	var beside []label
+	for _, l := range a {
+		at, found := slices.BinarySearchFunc(b, l.key, func(l label, key string) int { return strings.Compare(l.key, key) })
+		if !found || b[at].value != l.value {
+			beside = append(beside, l)
+		}
+	}
+	return beside
 }
 
 func (n *nodes) unlabel(slot int32, l label) {
@@ -142,15 +152,16 @@ func (x *index) refreshNode(name string, node *v1.Node) bool {
 	if !known {
 		slot = x.nodes.hold(name)
 	}
-	old, now := x.nodes.set(slot, node)
+	lost, gained := x.nodes.set(slot, node)
 	x.nodes.setName(slot, nameOf(node))
-	if old != nil || now != nil {
-		x.selectors.nodeChanged(slot, old, now)
+	changed := len(lost)+len(gained) > 0
+	if changed {
+		x.selectors.nodeChanged(slot, lost, gained)
 	}
 	if node == nil {
 		x.nodes.drop(name)
 	}
-	return now != nil
+	return changed && node != nil
 }
 
 func nameOf(node *v1.Node) string {

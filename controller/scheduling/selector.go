@@ -18,6 +18,7 @@ import (
 type selector struct {
 	key     string
 	allows  func(node *v1.Node) bool
+	keys    []string        // of the labels that allows reads
 	labels  []label         // each selected node has one of them; empty if that is unknown
 	slots   []int32         // of the selected nodes, ascending
 	members map[member]bool // members that depend on slots
@@ -94,16 +95,21 @@ func (x *selectors) release(s *selector) {
 	}
 }
 
-// acquire returns the selector of a key, and makes a missing one.
-func (x *selectors) acquire(key string, of []label, allows func(node *v1.Node) bool) *selector {
-	s, there := x.byKey[key]
-	if !there {
-		s = &selector{key: key, allows: allows, labels: of, members: map[member]bool{}}
-		x.byKey[key] = s
-		x.index(s)
-		x.evaluate(s)
+// acquire returns the selector of a key, and nil for a missing one.
+func (x *selectors) acquire(key string) *selector {
+	s := x.byKey[key]
+	if s != nil {
+		s.users++
 	}
-	s.users++
+	return s
+}
+
+// add stores a missing selector, and acquires it.
+func (x *selectors) add(s *selector) *selector {
+	s.members, s.users = map[member]bool{}, 1
+	x.byKey[s.key] = s
+	x.index(s)
+	x.evaluate(s)
 	return s
 }
 
@@ -140,26 +146,34 @@ func (x *selectors) evaluate(s *selector) {
 	s.slots = slices.Compact(s.slots)
 }
 
-// nodeChanged evaluates the node of a slot again, whose labels changed from old to now, for every selector that may
-// select it.
-func (x *selectors) nodeChanged(slot int32, old, now []label) {
+// nodeChanged evaluates the node of a slot again, which has lost and gained labels, for every selector that reads one of
+// them and may select the node.
+func (x *selectors) nodeChanged(slot int32, lost, gained []label) {
 	node := x.nodes.entries[slot].object
-	for s := range x.unlabeled {
-		s.set(slot, node != nil && s.allows(node))
-	}
-	for _, l := range now {
-		for s := range x.byLabel[l] {
-			s.set(slot, s.allows(node))
-		}
-	}
-	for _, l := range old {
-		if slices.Contains(now, l) {
-			continue
-		}
-		for s := range x.byLabel[l] {
+	evaluate := func(s *selector) {
+		if s.reads(lost) || s.reads(gained) {
 			s.set(slot, node != nil && s.allows(node))
 		}
 	}
+	for s := range x.unlabeled {
+		evaluate(s)
+	}
+	for _, l := range lost {
+		for s := range x.byLabel[l] {
+			evaluate(s)
+		}
+	}
+	for _, l := range x.nodes.entries[slot].labels {
+		for s := range x.byLabel[l] {
+			evaluate(s)
+		}
+	}
+}
+
+// reads reports whether the selection of a node depends on one of the labels, as it does on the name of a node that is
+// new or gone.
+func (s *selector) reads(labels []label) bool {
+	return slices.ContainsFunc(labels, func(l label) bool { return l.key == nameKey || slices.Contains(s.keys, l.key) })
 }
 
 // set adds a slot to the selected ones, or removes it.
@@ -207,14 +221,16 @@ func (x *selectors) ofTopologies(allowed []v1.TopologySelectorTerm) *selector {
 // ofTerms returns the selector of terms; a node must match one of them.
 func (x *selectors) ofTerms(terms []v1.NodeSelectorTerm) *selector {
 	key := keyOfTerms(terms)
-	if s, there := x.byKey[key]; there {
-		s.users++
+	if s := x.acquire(key); s != nil {
 		return s
 	}
 	pv := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{NodeAffinity: &v1.VolumeNodeAffinity{
 		Required: &v1.NodeSelector{NodeSelectorTerms: terms},
 	}}}
-	return x.acquire(key, labelsOfTerms(terms), func(node *v1.Node) bool { return volume.CheckNodeAffinity(pv, node) == nil })
+	return x.add(&selector{
+		key: key, keys: keysOfTerms(terms), labels: labelsOfTerms(terms),
+		allows: func(node *v1.Node) bool { return volume.CheckNodeAffinity(pv, node) == nil },
+	})
 }
 
 // ofSegment returns the selector of a capacity's topology, which must not be nil. An error says that it is malformed.
@@ -223,24 +239,25 @@ func (x *selectors) ofSegment(topology *metav1.LabelSelector) (*selector, error)
 		return nil, nil
 	}
 	key := keyOfSegment(topology)
-	if s, there := x.byKey[key]; there {
-		s.users++
+	if s := x.acquire(key); s != nil {
 		return s, nil
 	}
 	matcher, err := metav1.LabelSelectorAsSelector(topology)
 	if err != nil {
 		return nil, err
 	}
-	var of []label
-	for _, key := range slices.Sorted(maps.Keys(topology.MatchLabels)) {
-		of = []label{{key, topology.MatchLabels[key]}}
+	s := &selector{key: key, allows: func(node *v1.Node) bool { return matcher.Matches(labels.Set(node.Labels)) }}
+	for _, name := range slices.Sorted(maps.Keys(topology.MatchLabels)) {
+		s.keys = append(s.keys, name)
+		s.labels = []label{{name, topology.MatchLabels[name]}}
 	}
 	for _, e := range topology.MatchExpressions {
-		if of == nil && e.Operator == metav1.LabelSelectorOpIn {
-			of = labelsOf(e.Key, e.Values)
+		s.keys = append(s.keys, e.Key)
+		if s.labels == nil && e.Operator == metav1.LabelSelectorOpIn {
+			s.labels = labelsOf(e.Key, e.Values)
 		}
 	}
-	return x.acquire(key, of, func(node *v1.Node) bool { return matcher.Matches(labels.Set(node.Labels)) }), nil
+	return x.add(s), nil
 }
 
 // keyOfSegment returns a text that is equal only for equal topologies.
@@ -254,6 +271,17 @@ func keyOfSegment(topology *metav1.LabelSelector) string {
 		key = appendRequirement(append(key, '|'), e.Key, string(e.Operator), e.Values)
 	}
 	return string(key)
+}
+
+// keysOfTerms returns the keys of the labels that terms read.
+func keysOfTerms(terms []v1.NodeSelectorTerm) []string {
+	var keys []string
+	for _, term := range terms {
+		for _, r := range term.MatchExpressions {
+			keys = append(keys, r.Key)
+		}
+	}
+	return keys
 }
 
 // labelsOfTerms returns labels. Each node that a term selects has one of them. It returns nil if there are no such
@@ -344,7 +372,14 @@ func (x *selectors) ofZones(pv *v1.PersistentVolume) *selector {
 	for _, l := range wanted {
 		key = strconv.AppendQuote(strconv.AppendQuote(key, l.key), l.value)
 	}
-	return x.acquire(string(key), nil, func(node *v1.Node) bool { return inZones(node, wanted) })
+	if known := x.acquire(string(key)); known != nil {
+		return known
+	}
+	s := &selector{key: string(key), allows: func(node *v1.Node) bool { return inZones(node, wanted) }}
+	for _, l := range zoneLabels {
+		s.keys = append(s.keys, l.ofVolume)
+	}
+	return x.add(s)
 }
 
 // inZones reports whether a node is in all zones and regions of a volume. A node without such labels is in all.
