@@ -142,8 +142,8 @@ func BenchmarkPlace1000(b *testing.B) {
 					result, err := l.s.Find(p)
 					require.NoError(b, err)
 					best, score := "", -1
-					for node := range result.Nodes() {
-						if s := result.Score(node); s > score {
+					for node, s := range result.Scores() {
+						if s > score {
 							best, score = node, s
 						}
 					}

@@ -54,7 +54,7 @@ func (c *capacity) left(now time.Time) int64 {
 type segments struct {
 	local [][]*capacity // by slot: of this node alone
 	wide  []*capacity
-	all   map[*capacity]bool
+	count int // of all
 }
 
 func (s *segments) place(c *capacity) {
@@ -146,10 +146,10 @@ func (c *capacity) exceeds(old *capacity) bool {
 
 func (x *index) addCapacity(c *capacity) {
 	if x.segments[c.class] == nil {
-		x.segments[c.class] = &segments{all: map[*capacity]bool{}}
+		x.segments[c.class] = &segments{}
 	}
 	x.capacities[c.name] = c
-	x.segments[c.class].all[c] = true
+	x.segments[c.class].count++
 	if c.selector != nil {
 		c.selector.members[c] = true
 	}
@@ -163,8 +163,8 @@ func (x *index) removeCapacity(c *capacity) {
 	}
 	x.selectors.release(c.selector)
 	delete(x.capacities, c.name)
-	delete(x.segments[c.class].all, c)
-	if len(x.segments[c.class].all) == 0 {
+	x.segments[c.class].count--
+	if x.segments[c.class].count == 0 {
 		delete(x.segments, c.class)
 	}
 }

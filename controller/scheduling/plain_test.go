@@ -149,10 +149,20 @@ func (w *plainWorld) find(p *v1.Pod, node *v1.Node) (reasons map[Reason]bool, ch
 		}
 	}
 	maps.DeleteFunc(reasons, func(_ Reason, set bool) bool { return !set })
-	if len(reasons) == 0 && w.exceeds(node.Name, added) {
+	if onlyPods(reasons) && w.exceeds(node.Name, added) {
 		reasons[AttachLimit] = true
 	}
 	return reasons, chosen
+}
+
+// onlyPods reports whether all reasons can end with pods.
+func onlyPods(reasons map[Reason]bool) bool {
+	for reason := range reasons {
+		if reason != InUseByPod && reason != InUseOnOtherNode {
+			return false
+		}
+	}
+	return true
 }
 
 func (w *plainWorld) exceeds(node string, added map[string]bool) bool {

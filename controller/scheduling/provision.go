@@ -117,7 +117,7 @@ func (p *placing) findRoom(n *need, c *capacity, left int64, slot int32, rooms [
 // checkDisks refuses the nodes whose pods use inline disks that the pod cannot share.
 func (p *placing) checkDisks() {
 	for i := range p.verdicts {
-		if p.verdicts[i].main == 0 && len(p.index.diskConflicts(p.lo+int32(i), p.disks, p.key)) > 0 {
+		if p.verdicts[i].preemptable() && len(p.index.diskConflicts(p.lo+int32(i), p.disks, p.key)) > 0 {
 			p.verdicts[i].refuse(DiskConflict, len(p.needs))
 		}
 	}
@@ -194,7 +194,7 @@ func (p *placing) countChosen() {
 		}
 		for i := range p.choices[at] {
 			d := p.choices[at][i].driver
-			if d == nil || len(d.limits) == 0 || p.verdicts[i].main != 0 || slices.Contains(p.attached, p.choices[at][i].attached) {
+			if d == nil || len(d.limits) == 0 || !p.verdicts[i].preemptable() || slices.Contains(p.attached, p.choices[at][i].attached) {
 				continue
 			}
 			p.counts[p.driverAt(d)][i]++
@@ -216,12 +216,20 @@ func (p *placing) checkLimits() {
 				continue
 			}
 			v := &p.verdicts[i]
-			if added -= p.chosenThere(d, i); v.main == 0 && added > 0 && d.count(slot)+added > limit {
-				v.driver, v.inUse, v.limit = int16(at), d.count(slot), limit
-				v.refuse(AttachLimit, len(p.needs))
+			if added -= p.chosenThere(d, i); v.preemptable() && added > 0 && d.count(slot)+added > limit {
+				p.limit(v, at, d.count(slot), added, limit)
 			}
 		}
 	}
+}
+
+// limit refuses a node because of a driver, of which it has inUse volumes. The first driver counts, unless another one
+// cannot attach the added volumes even to an empty node.
+func (p *placing) limit(v *verdict, driver int, inUse, added, limit int32) {
+	if v.reasons&(1<<AttachLimit) == 0 || added > limit {
+		v.driver, v.inUse, v.limit, v.never = int16(driver), inUse, limit, added > limit
+	}
+	v.refuse(AttachLimit, len(p.needs))
 }
 
 // setScores sets the score of each node: the mean, over the classes, of the used share of the claims' volumes.

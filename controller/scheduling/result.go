@@ -128,11 +128,18 @@ type verdict struct {
 	reasons uint16 // a bit for each reason of a node
 	main    Reason // the first reason found; zero if the pod can have its volumes
 	score   uint8
+	never   bool  // the limit of AttachLimit is too small for the pod alone
 	claim   int16 // that main is about
-	driver  int16 // that main is about
+	driver  int16 // of AttachLimit, like the next fields
 	inUse   int32
 	limit   int32
 }
+
+// endWithPods are the reasons that can go away when pods go.
+const endWithPods = 1<<InUseByPod | 1<<InUseOnOtherNode | 1<<DiskConflict | 1<<AttachLimit
+
+// preemptable reports whether all reasons so far can go away when pods go.
+func (v *verdict) preemptable() bool { return v.reasons&^endWithPods == 0 }
 
 func (v *verdict) refuse(reason Reason, claim int) {
 	if v.main == 0 {
@@ -167,6 +174,17 @@ func (r *Result) Nodes() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for slot, name := range r.names {
 			if name != "" && r.verdicts[slot].main == 0 && !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+// Scores returns the nodes of Nodes, each with its score.
+func (r *Result) Scores() iter.Seq2[string, int] {
+	return func(yield func(string, int) bool) {
+		for slot, name := range r.names {
+			if v := &r.verdicts[slot]; name != "" && v.main == 0 && !yield(name, int(v.score)) {
 				return
 			}
 		}
@@ -220,20 +238,28 @@ func (r *Result) Why(node string) *RefusalError {
 		c := r.claims[v.claim]
 		why.Claim, why.Volume, why.Class = c.name, c.volume, c.class
 	}
-	switch v.main {
-	case AttachLimit:
-		d := r.drivers[v.driver]
-		why.Claim, why.Volume, why.Class = types.NamespacedName{}, "", ""
-		why.Driver, why.InUse, why.Limit = d.name, int(v.inUse), int(v.limit)
-		why.Pods = r.scheduler.podsWith(node, d, r.pod)
-	case DiskConflict:
-		why.Claim, why.Volume, why.Class = types.NamespacedName{}, "", ""
-		why.Pods = r.scheduler.podsWithDisks(node, r.disks, r.pod)
-	case InUseByPod, InUseOnOtherNode:
-		why.Pods = slices.Clone(r.users)
-	default:
-	}
+	r.setPods(why, v)
 	return why
+}
+
+// setPods sets the pods that cause the reasons, and the driver.
+func (r *Result) setPods(why *RefusalError, v verdict) {
+	for _, reason := range why.Reasons {
+		switch reason {
+		case AttachLimit:
+			d := r.drivers[v.driver]
+			why.Driver, why.InUse, why.Limit = d.name, int(v.inUse), int(v.limit)
+			why.Pods = append(why.Pods, r.scheduler.podsWith(why.Node, d, r.pod)...)
+			why.never = v.never
+		case DiskConflict:
+			why.Pods = append(why.Pods, r.scheduler.podsWithDisks(why.Node, r.disks, r.pod)...)
+		case InUseByPod, InUseOnOtherNode:
+			why.Pods = append(why.Pods, r.users...)
+		default:
+			why.never = true
+		}
+	}
+	why.Pods = slices.Compact(sorted(why.Pods))
 }
 
 // RefusalError says why a pod cannot have its volumes on one node.
@@ -248,19 +274,19 @@ type RefusalError struct {
 	// Claim, Volume and Class are the subject of Reason; empty if it has none.
 	Claim         types.NamespacedName
 	Volume, Class string
-	// Driver is the driver whose limit is exceeded; InUse and Limit are its volumes on the node and its limit.
+	// Driver is the driver whose limit is exceeded, "" for none; InUse and Limit are its volumes on the node and its limit.
 	Driver       string
 	InUse, Limit int
-	// Pods are the pods that cause a reason that ends with them. For AttachLimit, the removal of some of them is
-	// enough.
+	// Pods are the pods that cause the Reasons that end with pods, sorted by name. For AttachLimit, the removal of some of
+	// them is enough.
 	Pods []types.NamespacedName
+
+	never bool // a reason does not end with pods
 }
 
 // Preemptable reports whether the pod could have its volumes on the node without Pods.
 func (e *RefusalError) Preemptable() bool {
-	return len(e.Pods) > 0 && !slices.ContainsFunc(e.Reasons, func(r Reason) bool {
-		return r != InUseByPod && r != InUseOnOtherNode && r != DiskConflict && r != AttachLimit
-	})
+	return len(e.Pods) > 0 && !e.never
 }
 
 // Error explains the refusal for a user.
