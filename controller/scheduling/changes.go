@@ -268,10 +268,9 @@ func (s *Scheduler) tellSettled(ctx context.Context) {
 
 func (s *Scheduler) attachmentChanged(at *storagev1.VolumeAttachment) {
 	s.mu.Lock()
-	now := get(s.attachments, at)
-	s.index.refreshAttachment(at.Name, now)
+	gone := s.index.refreshAttachment(at.Name, get(s.attachments, at))
 	s.mu.Unlock()
-	if now == nil {
-		s.tell(ClusterEvent{Kind: AttachmentGone, Name: store.NameOf(at), Node: at.Spec.NodeName})
+	if gone != nil {
+		s.tell(ClusterEvent{Kind: AttachmentGone, Name: store.NameOf(at), Node: gone.object.Spec.NodeName})
 	}
 }

@@ -131,21 +131,27 @@ func (a *attachment) volumeOf() string {
 	return ""
 }
 
-// refreshAttachment updates an attachment from its last version in the mirror.
-func (x *index) refreshAttachment(name string, at *storagev1.VolumeAttachment) {
-	if old := x.attachments[name]; old != nil {
+// refreshAttachment updates an attachment from its last version in the mirror. It returns the old version if that is gone,
+// or was of another volume or node.
+func (x *index) refreshAttachment(name string, at *storagev1.VolumeAttachment) (gone *attachment) {
+	old := x.attachments[name]
+	if old != nil {
 		old.discount()
 		unlink(x.attachmentsOf, old.volumeOf(), name)
 		x.nodes.drop(old.object.Spec.NodeName)
 		delete(x.attachments, name)
 	}
 	if at == nil {
-		return
+		return old
 	}
 	now := &attachment{object: at, slot: x.nodes.hold(at.Spec.NodeName)}
 	x.attachments[name] = now
 	link(x.attachmentsOf, now.volumeOf(), name)
 	x.recountAttachment(name)
+	if old != nil && (old.object.Spec.NodeName != at.Spec.NodeName || old.volumeOf() != now.volumeOf()) {
+		return old
+	}
+	return nil
 }
 
 func (a *attachment) discount() {
