@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
@@ -185,6 +186,18 @@ func TestPreemptionIsPromisedOnlyWhereItHelps(t *testing.T) {
 		assert.False(w.t, why.Preemptable(), "the node cannot attach two volumes")
 		assert.NotEmpty(w.t, why.Pods)
 		assert.True(w.t, w.requireRefused(newPod("p", "alone", "data"), "node-3", InUseByPod).Preemptable())
+		disk := func(name string, claims ...string) *v1.Pod {
+			p := newPod(name, claims...)
+			p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "disk", VolumeSource: v1.VolumeSource{
+				AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"},
+			}})
+			return p
+		}
+		w.create(on(disk("fourth"), "node-2"))
+		synctest.Wait()
+		why = w.requireRefused(disk("p", "alone"), "node-2", InUseByPod)
+		assert.Equal(w.t, []Reason{InUseByPod, DiskConflict}, why.Reasons)
+		assert.Equal(w.t, []types.NamespacedName{nn("fourth"), nn("user")}, why.Pods)
 		w.delete(user)
 		w.delete(newPod("other"))
 		w.requireFits(newPod("p", "alone"), "node-1", "node-2")
@@ -212,18 +225,40 @@ func TestChangesThatHelpAreTold(t *testing.T) {
 		told.take()
 		change(w, capacity, func(c *storagev1.CSIStorageCapacity) { c.Capacity.Add(c.Capacity.DeepCopy()) })
 		assert.Equal(w.t, []ClusterEvent{raised("node-1")}, told.take(), "room for two volumes")
+		change(w, capacity, func(c *storagev1.CSIStorageCapacity) { largest("60Gi")(c) })
+		assert.Equal(w.t, []ClusterEvent{raised("node-1")}, told.take(), "room for a larger volume")
 		change(w, capacity, func(c *storagev1.CSIStorageCapacity) { segment(v1.LabelHostname, "node-2")(c) })
 		assert.Equal(w.t, []ClusterEvent{raised("node-1")}, told.take(), "room elsewhere")
 		change(w, capacity, func(c *storagev1.CSIStorageCapacity) { c.StorageClassName = "other" })
 		assert.Equal(w.t, []ClusterEvent{{Kind: CapacityRaised, Name: nn("node-1"), Class: "other"}}, told.take(), "room for another class")
 		change(w, newAttachment("at", "", ""), func(at *storagev1.VolumeAttachment) { at.Spec.NodeName = "node-2" })
 		assert.Equal(w.t, []ClusterEvent{{Kind: AttachmentGone, Name: types.NamespacedName{Name: "at"}, Node: "node-1"}}, told.take())
+		change(w, newAttachment("at", "", ""), func(at *storagev1.VolumeAttachment) { at.Spec.Source.PersistentVolumeName = ptr("w") })
+		assert.Equal(w.t, []ClusterEvent{{Kind: AttachmentGone, Name: types.NamespacedName{Name: "at"}, Node: "node-2"}}, told.take())
 		change(w, newClaim("data"), claimAnnotation(objects.AnnSelectedNode, "node-1"))
 		told.take()
 		change(w, newClaim("data"), claimAnnotation(objects.AnnSelectedNode, "node-2"))
 		assert.Contains(w.t, told.take(), ClusterEvent{Kind: CapacityRaised, Class: "made", Node: "node-1"}, "the volume is made elsewhere")
 	})
 	assert.True(t, Waits{reasons: 1 << Zone}.EndedBy(ClusterEvent{Kind: ReservationReleased}), "the claim may get a volume of another zone")
+}
+
+// A node that gets another label gets and loses the capacity of a segment that is given by expressions.
+func TestASegmentByExpressionsFollowsItsNodes(t *testing.T) {
+	in := func(c *storagev1.CSIStorageCapacity) {
+		c.NodeTopology = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: v1.LabelHostname, Operator: metav1.LabelSelectorOpIn, Values: []string{"node-1", "node-3"}},
+			{Key: "zone", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a"}},
+		}}
+	}
+	data := newPod("p", "data")
+	inWorld(t, Options{}, objectsOf(threeNodes(), list(newClass("made", makes), newDriver(), newClaim("data", ofClass("made")), newCapacity("segment", "9Gi", in))), func(w *world) {
+		w.requireFits(data, "node-3")
+		change(w, newNode("node-1"), func(n *v1.Node) { n.Labels["zone"] = "b" })
+		w.requireFits(data, "node-1", "node-3")
+		change(w, newNode("node-3"), func(n *v1.Node) { n.Labels["zone"] = "a" })
+		w.requireFits(data, "node-1")
+	})
 }
 
 // Scores are the nodes of Nodes.
