@@ -6,7 +6,7 @@
 //	s.WaitSynced(ctx)
 //
 //	result, err := s.Find(pod)      // an error of the pod as a whole; see PodError
-//	for node := range result.Nodes() { ... }
+//	for node, score := range result.Scores() { ... }
 //	why := result.Why("node-7")     // nil where the pod can have its volumes
 //	reservation, err := s.Reserve(pod, "node-3")
 //	err = reservation.Bind(ctx)     // after an error: reservation.Release(), and Find again
