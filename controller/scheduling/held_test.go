@@ -252,7 +252,10 @@ func TestASegmentByExpressionsFollowsItsNodes(t *testing.T) {
 		}}
 	}
 	data := newPod("p", "data")
-	other := func(c *storagev1.CSIStorageCapacity) { in(c); c.NodeTopology.MatchExpressions[0].Values = []string{"node-2"} }
+	other := func(c *storagev1.CSIStorageCapacity) {
+		in(c)
+		c.NodeTopology.MatchExpressions[0].Values = []string{"node-2"}
+	}
 	inWorld(t, Options{}, objectsOf(threeNodes(), list(newClass("made", makes), newDriver(), newClaim("data", ofClass("made")), newCapacity("other", "9Gi", other), newCapacity("segment", "9Gi", in))), func(w *world) {
 		w.requireFits(data, "node-3")
 		change(w, newNode("node-1"), func(n *v1.Node) { n.Labels["zone"] = "b" })
