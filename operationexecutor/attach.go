@@ -151,8 +151,8 @@ func (a *attaching) dangling(err error) types.NodeName {
 	return dangling.CurrentNode
 }
 
-// tell records what became of the operation on every pod that waits for it. That another node has the volume is told once.
-func (a *attaching) tell(err error) error {
+// ended records what became of the operation on every pod that waits for it. That another node has the volume is told once.
+func (a *attaching) ended(err error) error {
 	if a.recorder == nil {
 		return err
 	}

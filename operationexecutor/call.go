@@ -123,7 +123,7 @@ func perform[T any](ctx context.Context, x *execution, c call, f func(ctx contex
 func (x *execution) call(ctx context.Context, what call, f func(ctx context.Context) error) error {
 	c := x.prepare(&x.calling, what)
 	if err := c.workers.acquire(ctx); err != nil {
-		return x.notMade(c, err)
+		return x.notStarted(c, err)
 	}
 	c.hasWorker = true
 	ctx, c.Timeout = x.session.context(c.timeout) //nolint:contextcheck // It ends with that of the operation.
@@ -134,7 +134,7 @@ func (x *execution) call(ctx context.Context, what call, f func(ctx context.Cont
 func construct[T any](ctx context.Context, x *execution, name string, f func() (T, error)) (value T, err error) {
 	c := x.prepare(&x.calling, x.asking(name))
 	if err := c.workers.mayCall(ctx); err != nil {
-		return value, x.notMade(c, err)
+		return value, x.notStarted(c, err)
 	}
 	err = x.here(c, func() (err error) {
 		value, err = f()
@@ -174,7 +174,7 @@ func (x *execution) beside(ctx context.Context, what call, f func(ctx context.Co
 	ctx = context.WithoutCancel(ctx)
 	c := x.prepare(&pluginCall{}, what)
 	if err := c.workers.acquire(ctx); err != nil {
-		return x.notMade(c, err)
+		return x.notStarted(c, err)
 	}
 	c.hasWorker = true
 	ended := make(chan error, 1)
@@ -205,8 +205,8 @@ func (x *execution) prepare(c *pluginCall, what call) *pluginCall {
 	return c
 }
 
-// notMade returns the error of a call that was not made, which is transient.
-func (x *execution) notMade(c *pluginCall, err error) error {
+// notStarted returns the error of a call that did not start, which is transient.
+func (x *execution) notStarted(c *pluginCall, err error) error {
 	err = volume.Transient(fmt.Errorf("%s: %w: %w", c.name, errNotCalled, err))
 	x.addStep(Step{Name: c.name, Started: time.Now(), Err: err})
 	return err

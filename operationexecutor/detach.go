@@ -39,9 +39,9 @@ func (g *generator) GenerateDetachVolumeFunc(v AttachedVolume, options DetachOpt
 	return newOperation(info, &detaching{generator: g, v: v, options: options, state: actualState})
 }
 
-// tell takes back that the volume is being withdrawn when it still is attached for certain, and records what became of the
+// ended takes back that the volume is being withdrawn when it still is attached for certain, and records what became of the
 // operation. One that Detach failed on is not reported to the node as attached again: it may not be.
-func (d *detaching) tell(err error) error {
+func (d *detaching) ended(err error) error {
 	if err != nil && !d.called {
 		d.state.AddVolumeToReportAsAttached(d.v.VolumeName, d.v.NodeName)
 	}

@@ -24,8 +24,8 @@ type code interface {
 	run(ctx context.Context, x *execution) error
 }
 
-// teller is code that tells users how the operation ended. It returns the operation's error.
-type teller interface{ tell(err error) error }
+// resultHandler is code that reports how the operation ended. It returns the operation's error.
+type resultHandler interface{ ended(err error) error }
 
 // codeFunc is code that is one function.
 type codeFunc func(ctx context.Context, x *execution) error
@@ -119,8 +119,8 @@ func (x *execution) end(ctx context.Context, cause error) {
 	if cause != nil && x.failed != nil {
 		cause = x.failed(ctx, cause)
 	}
-	if t, ok := x.code.(teller); ok {
-		cause = t.tell(cause)
+	if t, ok := x.code.(resultHandler); ok {
+		cause = t.ended(cause)
 	}
 	x.checkSpecs()
 	err = cause
@@ -154,7 +154,7 @@ func (x *execution) free() {
 		e.countFailure(op)
 	}
 	if left := x.stillRunning(); len(left) > 0 {
-		e.leaveBehind(op, left)
+		e.keepLocked(op, left)
 		return
 	}
 	e.table.End(&op.lock)

@@ -40,8 +40,8 @@ func (g *generator) GenerateExpandVolumeFunc(v VolumeToExpand) *Operation {
 	return newOperation(info, &expanding{generator: g, v: v})
 }
 
-// tell writes an event when the operation failed.
-func (e *expanding) tell(err error) error {
+// ended writes an event when the operation failed.
+func (e *expanding) ended(err error) error {
 	if err != nil {
 		e.event(e.object(), v1.EventTypeWarning, ReasonVolumeResizeFailed, "expanding volume %q failed: %v", e.v.VolumeSpec.Name(), err)
 	}

@@ -101,7 +101,7 @@ func (n *nodeExpansion) desired() resource.Quantity {
 func (n *nodeExpansion) do(ctx context.Context, plan nodePlan) error {
 	switch plan.step {
 	case nodeReadOnly:
-		n.tell(v1.EventTypeWarning, reasonFileSystemResizeFailed, "volume %q is read-only here and is not expanded", n.v.VolumeSpec.Name())
+		n.eventOnPodAndClaim(v1.EventTypeWarning, reasonFileSystemResizeFailed, "volume %q is read-only here and is not expanded", n.v.VolumeSpec.Name())
 		return nil // Another pod may have it writable.
 	case nodeGrow:
 		return n.grow(ctx, plan)
@@ -131,7 +131,7 @@ func (n *nodeExpansion) grow(ctx context.Context, plan nodePlan) error {
 		return err
 	}
 	n.resized(plan)
-	n.tell(v1.EventTypeNormal, reasonFileSystemResizeSuccessful, "volume %q has %s on this node", n.v.VolumeSpec.Name(), plan.target.String())
+	n.eventOnPodAndClaim(v1.EventTypeNormal, reasonFileSystemResizeSuccessful, "volume %q has %s on this node", n.v.VolumeSpec.Name(), plan.target.String())
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (n *nodeExpansion) failed(ctx context.Context, plan nodePlan, cause error) 
 		n.resized(plan)
 		return nil
 	}
-	n.tell(v1.EventTypeWarning, ReasonVolumeResizeFailed, "expanding volume %q on this node failed: %v", n.v.VolumeSpec.Name(), cause)
+	n.eventOnPodAndClaim(v1.EventTypeWarning, ReasonVolumeResizeFailed, "expanding volume %q on this node failed: %v", n.v.VolumeSpec.Name(), cause)
 	n.state.MarkVolumeExpansionFailedWithFinalError(n.v.VolumeName)
 	inUse := errors.Is(cause, volume.ErrInUse)
 	if inUse {
@@ -211,8 +211,8 @@ func (n *nodeExpansion) mark(ctx context.Context, expansion Expansion) error {
 	return err
 }
 
-// tell records an event on the pod and on the claim.
-func (n *nodeExpansion) tell(eventtype, reason, format string, args ...any) {
+// eventOnPodAndClaim records an event on the pod and on the claim.
+func (n *nodeExpansion) eventOnPodAndClaim(eventtype, reason, format string, args ...any) {
 	n.event(podObject(n.v.Pod), eventtype, reason, format, args...)
 	n.event(n.claim, eventtype, reason, format, args...)
 }

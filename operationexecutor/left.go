@@ -34,8 +34,8 @@ func (x *execution) stillRunning() []leftCall {
 	return running
 }
 
-// leaveBehind leaves the key of an operation to those who wait for the calls that were abandoned.
-func (e *Executor) leaveBehind(op *Operation, left []leftCall) {
+// keepLocked keeps the key of an operation locked until its abandoned calls have returned.
+func (e *Executor) keepLocked(op *Operation, left []leftCall) {
 	e.mu.Lock()
 	e.left[op] = left
 	e.awaited++

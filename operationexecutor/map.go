@@ -29,8 +29,8 @@ func (g *generator) GenerateMapVolumeFunc(v VolumeToMount, options MountOptions,
 	return newOperation(info, &mapping{mounting: mounting{generator: g, v: v, options: options, state: actualState, devicePath: v.DevicePath}})
 }
 
-// tell writes an event when the operation failed.
-func (m *mapping) tell(err error) error {
+// ended writes an event when the operation failed.
+func (m *mapping) ended(err error) error {
 	if err != nil {
 		m.event(podObject(m.v.Pod), v1.EventTypeWarning, reasonFailedMapVolume,
 			"mapping volume %q failed: %v", m.v.VolumeSpec.Name(), err)

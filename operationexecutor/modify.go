@@ -40,8 +40,8 @@ func (g *generator) GenerateModifyVolumeFunc(v VolumeToModify) *Operation {
 	return newOperation(info, &modifying{generator: g, v: v})
 }
 
-// tell writes an event when the operation failed.
-func (m *modifying) tell(err error) error {
+// ended writes an event when the operation failed.
+func (m *modifying) ended(err error) error {
 	if err != nil {
 		m.event(m.object(), v1.EventTypeWarning, ReasonVolumeModifyFailed, "modifying volume %q failed: %v", m.v.VolumeSpec.Name(), err)
 	}

@@ -62,8 +62,8 @@ func (m *mounting) run(ctx context.Context, x *execution) error {
 	return m.setUp(ctx)
 }
 
-// tell records what became of the operation.
-func (m *mounting) tell(err error) error {
+// ended records what became of the operation.
+func (m *mounting) ended(err error) error {
 	switch {
 	case err != nil:
 		m.event(podObject(m.v.Pod), v1.EventTypeWarning, reasonFailedMount,

@@ -19,8 +19,8 @@ func (g *generator) GenerateUnmapVolumeFunc(v MountedVolume, actualState ActualS
 // unmapping is one unmap operation.
 type unmapping struct{ unmounting }
 
-// tell records what became of the operation.
-func (u *unmapping) tell(err error) error {
+// ended records what became of the operation.
+func (u *unmapping) ended(err error) error {
 	object, name := eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName
 	if err != nil {
 		u.event(object, v1.EventTypeWarning, reasonFailedUnmapVolume, "unmapping volume %q failed: %v", name, err)

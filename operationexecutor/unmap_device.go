@@ -19,8 +19,8 @@ func (g *generator) GenerateUnmapDeviceFunc(v AttachedVolume, actualState Actual
 // unmappingDevice is one unmap-device operation.
 type unmappingDevice struct{ unmountingDevice }
 
-// tell records what became of the operation.
-func (u *unmappingDevice) tell(err error) error {
+// ended records what became of the operation.
+func (u *unmappingDevice) ended(err error) error {
 	object, name := volumeObject(u.v.VolumeSpec), string(u.v.VolumeName)
 	if err != nil {
 		u.event(object, v1.EventTypeWarning, reasonFailedUnmapDevice, "unmapping the device of volume %q failed: %v", name, err)

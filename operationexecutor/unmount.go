@@ -37,8 +37,8 @@ func (u *unmounting) run(ctx context.Context, x *execution) error {
 	return u.tearDown(ctx, at)
 }
 
-// tell records what became of the operation.
-func (u *unmounting) tell(err error) error {
+// ended records what became of the operation.
+func (u *unmounting) ended(err error) error {
 	object, name := eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName
 	if err != nil {
 		u.event(object, v1.EventTypeWarning, reasonFailedUnmount, "unmounting volume %q failed: %v", name, err)

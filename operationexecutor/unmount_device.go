@@ -40,8 +40,8 @@ func (u *unmountingDevice) run(ctx context.Context, x *execution) error {
 	return u.unstage(ctx, at)
 }
 
-// tell records what became of the operation.
-func (u *unmountingDevice) tell(err error) error {
+// ended records what became of the operation.
+func (u *unmountingDevice) ended(err error) error {
 	object, name := volumeObject(u.v.VolumeSpec), string(u.v.VolumeName)
 	if err != nil {
 		u.event(object, v1.EventTypeWarning, reasonFailedUnmountDevice, "unstaging volume %q failed: %v", name, err)
