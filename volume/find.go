@@ -50,7 +50,7 @@ func (m *VolumePluginMgr) entryBySpec(spec *Spec) (*registered, error) {
 }
 
 // explain returns the error of a look-up that not exactly one plugin matched, with the reasons of those that declined.
-func (s *pluginSet) explain(spec *Spec, a answers) error {
+func (s *pluginSet) explain(spec *Spec, a matches) error {
 	err := &LookupError{Asked: describeSpec(spec), classes: []error{ErrNoPlugin}}
 	for _, entry := range s.sorted {
 		if a.has(entry) {

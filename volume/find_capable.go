@@ -211,7 +211,7 @@ func (r *registered) shares(spec *Spec) (bool, error) {
 	return r.answer(canDeviceMount(), spec)
 }
 
-// can asks a plugin a question about spec; call is the name of the method ask.
+// can calls ask, a method of a plugin about spec; call is its name.
 func (r *registered) can(call string, ask func(*Spec) (bool, error), spec *Spec) (ok bool, err error) {
 	if p := guard(r.name, call, func() { ok, err = ask(spec) }); p != nil {
 		return false, spec.Secrets(r.publicKeys).Redact(p)
@@ -222,7 +222,7 @@ func (r *registered) can(call string, ask func(*Spec) (bool, error), spec *Spec)
 	return ok, nil
 }
 
-// cannotSay is the error of a plugin that did not answer a question.
+// cannotSay is the error of a plugin that did not answer a query.
 func (r *registered) cannotSay(call string, spec *Spec, err error) error {
 	return fmt.Errorf("volume plugin %q: %s of %s: %w", r.name, call, describeSpec(spec), spec.Secrets(r.publicKeys).Redact(err))
 }

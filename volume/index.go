@@ -120,28 +120,28 @@ func (r *registered) declares(spec *Spec) bool {
 	return slices.ContainsFunc(r.kinds, func(k SpecKind) bool { return k.Matches(spec) })
 }
 
-// answers are the plugins that serve a spec. A single plugin, the usual case, allocates nothing.
-type answers struct {
+// matches are the plugins that serve a spec. A single plugin, the usual case, allocates nothing.
+type matches struct {
 	matched *registered   // the first
 	more    []*registered // the others
 	panics  map[*registered]error
 }
 
 // ask returns the plugins in declaring, which declare a kind of spec, and those that declare no kinds and support spec.
-func (s *pluginSet) ask(spec *Spec, declaring []*registered) answers {
-	var a answers
+func (s *pluginSet) ask(spec *Spec, declaring []*registered) matches {
+	var a matches
 	for _, entry := range declaring {
 		a.add(entry)
 	}
 	for rest := s.kinds.undeclared; len(rest) > 0; {
-		rest = rest[a.askInTurn(spec, rest):]
+		rest = rest[a.queryEach(spec, rest):]
 	}
 	return a
 }
 
-// askInTurn calls CanSupport of the plugins until one panics, and returns how many it has called. All calls share one
+// queryEach calls CanSupport of the plugins until one panics, and returns how many it has called. All calls share one
 // recover, because one for each would cost more than most calls.
-func (a *answers) askInTurn(spec *Spec, entries []*registered) (asked int) {
+func (a *matches) queryEach(spec *Spec, entries []*registered) (asked int) {
 	defer func() {
 		if value := recover(); value != nil {
 			entry := entries[asked-1]
@@ -157,7 +157,7 @@ func (a *answers) askInTurn(spec *Spec, entries []*registered) (asked int) {
 	return asked
 }
 
-func (a *answers) add(entry *registered) {
+func (a *matches) add(entry *registered) {
 	if a.matched == nil {
 		a.matched = entry
 		return
@@ -165,19 +165,19 @@ func (a *answers) add(entry *registered) {
 	a.more = append(a.more, entry)
 }
 
-func (a *answers) panicked(entry *registered, err error) {
+func (a *matches) panicked(entry *registered, err error) {
 	if a.panics == nil {
 		a.panics = map[*registered]error{}
 	}
 	a.panics[entry] = err
 }
 
-func (a *answers) has(entry *registered) bool {
+func (a *matches) has(entry *registered) bool {
 	return a.matched == entry || slices.Contains(a.more, entry)
 }
 
 // why returns the reason why a plugin did not match. It does not call a plugin that declares kinds.
-func (a *answers) why(entry *registered, spec *Spec) error {
+func (a *matches) why(entry *registered, spec *Spec) error {
 	if err := a.panics[entry]; err != nil {
 		return err
 	}

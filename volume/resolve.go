@@ -30,7 +30,7 @@ func (m *VolumePluginMgr) Resolve(spec *Spec) (Resolved, error) {
 	}
 	var call string
 	var yes [5]bool
-	if p := guardCalls(entry.name, &call, func() { yes, err = entry.askAll(spec, &call) }); p != nil {
+	if p := guardCalls(entry.name, &call, func() { yes, err = entry.queryCapabilities(spec, &call) }); p != nil {
 		return Resolved{}, spec.Secrets(entry.publicKeys).Redact(p)
 	}
 	return Resolved{
@@ -39,9 +39,9 @@ func (m *VolumePluginMgr) Resolve(spec *Spec) (Resolved, error) {
 	}, err
 }
 
-// askAll asks the plugin all questions, one after the other; *call is what it is being asked.
-func (r *registered) askAll(spec *Spec, call *string) (yes [5]bool, err error) {
-	for i, q := range [...]question{
+// queryCapabilities calls the plugin's capability methods one after the other; *call is the name of the one under way.
+func (r *registered) queryCapabilities(spec *Spec, call *string) (yes [5]bool, err error) {
+	for i, q := range [...]capabilityQuery{
 		canAttach(), canDeviceMount(), requiresRemount(), supportsSELinuxContextMount(), requiresFSResize(),
 	} {
 		if !r.capabilities.Has(q.needs) {
@@ -83,51 +83,51 @@ func (r *registered) sharedName(spec *Spec) (name v1.UniqueVolumeName, err error
 	return name, nil
 }
 
-// question is what a plugin with a capability can be asked about a spec. Without the capability the answer is no.
-type question struct {
+// capabilityQuery is a method about a spec that a plugin with a capability has. Without the capability the answer is no.
+type capabilityQuery struct {
 	needs Capabilities
 	call  string // the method
 	ask   func(VolumePlugin, *Spec) (bool, error)
 }
 
-func canAttach() question {
-	return question{CapAttach, "CanAttach", func(p VolumePlugin, s *Spec) (bool, error) {
+func canAttach() capabilityQuery {
+	return capabilityQuery{CapAttach, "CanAttach", func(p VolumePlugin, s *Spec) (bool, error) {
 		return p.(AttachableVolumePlugin).CanAttach(s) //nolint:forcetypeassert // The capability says that it is one.
 	}}
 }
 
-func canDeviceMount() question {
-	return question{CapDeviceMount, "CanDeviceMount", func(p VolumePlugin, s *Spec) (bool, error) {
+func canDeviceMount() capabilityQuery {
+	return capabilityQuery{CapDeviceMount, "CanDeviceMount", func(p VolumePlugin, s *Spec) (bool, error) {
 		return p.(DeviceMountableVolumePlugin).CanDeviceMount(s) //nolint:forcetypeassert // The capability says that it is one.
 	}}
 }
 
-func requiresRemount() question {
-	return question{CapRemount, "RequiresRemount", func(p VolumePlugin, s *Spec) (bool, error) {
+func requiresRemount() capabilityQuery {
+	return capabilityQuery{CapRemount, "RequiresRemount", func(p VolumePlugin, s *Spec) (bool, error) {
 		return p.(RemountableVolumePlugin).RequiresRemount(s), nil //nolint:forcetypeassert // The capability says that it is one.
 	}}
 }
 
-func canReuse() question {
-	return question{CapReuse, "CanReuse", func(p VolumePlugin, s *Spec) (bool, error) {
+func canReuse() capabilityQuery {
+	return capabilityQuery{CapReuse, "CanReuse", func(p VolumePlugin, s *Spec) (bool, error) {
 		return p.(ReusableVolumePlugin).CanReuse(s), nil //nolint:forcetypeassert // The capability says that it is one.
 	}}
 }
 
-func supportsSELinuxContextMount() question {
-	return question{CapSELinux, "SupportsSELinuxContextMount", func(p VolumePlugin, s *Spec) (bool, error) {
+func supportsSELinuxContextMount() capabilityQuery {
+	return capabilityQuery{CapSELinux, "SupportsSELinuxContextMount", func(p VolumePlugin, s *Spec) (bool, error) {
 		return p.(SELinuxVolumePlugin).SupportsSELinuxContextMount(s) //nolint:forcetypeassert // The capability says that it is one.
 	}}
 }
 
-func requiresFSResize() question {
-	return question{CapNodeExpand, "RequiresFSResize", func(p VolumePlugin, _ *Spec) (bool, error) {
+func requiresFSResize() capabilityQuery {
+	return capabilityQuery{CapNodeExpand, "RequiresFSResize", func(p VolumePlugin, _ *Spec) (bool, error) {
 		return p.(NodeExpandableVolumePlugin).RequiresFSResize(), nil //nolint:forcetypeassert // The capability says that it is one.
 	}}
 }
 
-// answer returns the plugin's answer to one question.
-func (r *registered) answer(q question, spec *Spec) (bool, error) {
+// answer returns the plugin's answer to one query.
+func (r *registered) answer(q capabilityQuery, spec *Spec) (bool, error) {
 	if !r.capabilities.Has(q.needs) {
 		return false, nil
 	}

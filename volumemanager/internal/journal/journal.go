@@ -66,8 +66,8 @@ type Journal struct {
 	bootID         string
 	runtime, state Dir
 
-	// turns serializes the writers of one volume's record.
-	turns keylock.Locks[v1.UniqueVolumeName]
+	// locks serializes the writers of one volume's record.
+	locks keylock.Locks[v1.UniqueVolumeName]
 	// removals keeps those apart who remove what is at a path, and who are about to use it.
 	removals pathLocks
 }
@@ -186,7 +186,7 @@ func (j *Journal) WriteLate(ctx context.Context) {
 // CatchUp writes the records that could not be written, until one cannot.
 func (j *Journal) CatchUp(ctx context.Context) {
 	for _, h := range j.behind() {
-		release, ok := j.turns.Take(ctx.Done(), h.Volume)
+		release, ok := j.locks.Take(ctx.Done(), h.Volume)
 		if !ok {
 			return
 		}
@@ -219,7 +219,7 @@ func (j *Journal) notWritten(h podvolume.Key, err error) {
 
 // begin takes the turn of a volume, which release ends, and returns the entry of an intent and a record to be changed.
 func (j *Journal) begin(ctx context.Context, intent operationexecutor.Intent) (e entry, next Record, release func(), err error) {
-	release, ok := j.turns.Take(ctx.Done(), intent.VolumeName)
+	release, ok := j.locks.Take(ctx.Done(), intent.VolumeName)
 	if !ok {
 		return e, next, nil, fmt.Errorf("record of volume %q is being written: %w", intent.VolumeName, context.Cause(ctx))
 	}

@@ -232,7 +232,7 @@ func (t *oneMount) Lookup(context.Context, string) (mount.MountPoint, error) {
 
 func TestWaitForTheRecordEndsWithTheOperation(t *testing.T) {
 	j := openJournal(t, Options{RuntimeDir: filepath.Join(t.TempDir(), "run")})
-	release, _ := j.turns.Take(nil, testVolume)
+	release, _ := j.locks.Take(nil, testVolume)
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -24,7 +24,7 @@ func (j *Journal) Check(r Record) (Found, error) {
 
 // Adopt puts a volume on record that was rebuilt. What is on record of it already counts.
 func (j *Journal) Adopt(ctx context.Context, r Record) error {
-	release, ok := j.turns.Take(ctx.Done(), r.Volume)
+	release, ok := j.locks.Take(ctx.Done(), r.Volume)
 	if !ok {
 		return context.Cause(ctx)
 	}

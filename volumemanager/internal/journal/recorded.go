@@ -50,5 +50,5 @@ func (r *Recorded) Accounts(d loop.Device) bool {
 
 // Hold keeps intents for a volume from being recorded until the caller calls release. It returns false if ctx ends first.
 func (j *Journal) Hold(ctx context.Context, name v1.UniqueVolumeName) (release func(), ok bool) {
-	return j.turns.Take(ctx.Done(), name)
+	return j.locks.Take(ctx.Done(), name)
 }

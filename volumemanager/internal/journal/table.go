@@ -18,7 +18,7 @@ import (
 )
 
 // table holds in memory what is on record, and which records the disk may lack. It does no I/O. All methods may be called from
-// several goroutines at once. A caller that enters a record holds the lock of its volume in Journal.turns.
+// several goroutines at once. A caller that enters a record holds the lock of its volume in Journal.locks.
 type table struct {
 	mu sync.Mutex
 	// entries are the records as they are on disk: those of volumes, and those that pods have for themselves.
@@ -86,7 +86,7 @@ func (t *table) expect(n int) {
 }
 
 // home returns the record that an intent changes: the volume's, or the pod's own. The caller holds the volume's lock in
-// turns.
+// locks.
 func (t *table) home(intent operationexecutor.Intent) podvolume.Key {
 	whole := podvolume.Key{Volume: intent.VolumeName}
 	if partOf(intent) != partSetUp {

@@ -27,8 +27,8 @@ type Lock struct {
 	Make bool
 
 	held  atomic.Bool
-	turns keylock.Locks[struct{}]
-	lock  io.Closer // guarded by turns
+	locks keylock.Locks[struct{}]
+	lock  io.Closer // guarded by locks
 }
 
 // Take locks the root, unless this Lock holds it already. If another manager has locked it, the error matches
@@ -37,7 +37,7 @@ func (l *Lock) Take() error {
 	if l.Path == "" || l.held.Load() {
 		return nil
 	}
-	release, _ := l.turns.Take(nil, struct{}{})
+	release, _ := l.locks.Take(nil, struct{}{})
 	defer release()
 	if l.lock != nil {
 		return nil
@@ -65,7 +65,7 @@ func (l *Lock) Take() error {
 
 // Release unlocks the root if this Lock holds it.
 func (l *Lock) Release() error {
-	release, _ := l.turns.Take(nil, struct{}{})
+	release, _ := l.locks.Take(nil, struct{}{})
 	defer release()
 	if l.lock == nil {
 		return nil

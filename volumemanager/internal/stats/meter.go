@@ -59,33 +59,33 @@ type Volumes interface {
 // Meter measures volumes. Make it with [New]. It measures nothing before Run.
 type Meter struct {
 	options  Options
-	book     *book
+	readings *readings
 	measured changes.Hub
 }
 
 // New returns a meter that has measured nothing.
-func New(o Options) *Meter { return &Meter{options: o, book: newBook()} }
+func New(o Options) *Meter { return &Meter{options: o, readings: newReadings()} }
 
 // Read returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a
 // measurement of an earlier set-up still runs, it returns nothing and queues nothing.
 func (m *Meter) Read(key podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
-	return m.book.ask(key, maxAge, state)
+	return m.readings.ask(key, maxAge, state)
 }
 
 // Probe queues a check of whether the volume's filesystem answers, unless a measurement runs.
-func (m *Meter) Probe(key podvolume.Key) { m.book.probe(key) }
+func (m *Meter) Probe(key podvolume.Key) { m.readings.probe(key) }
 
 // Drop forgets a pod's volume that was torn down.
-func (m *Meter) Drop(key podvolume.Key) { m.book.drop(key) }
+func (m *Meter) Drop(key podvolume.Key) { m.readings.drop(key) }
 
 // Keep forgets all volumes except the known ones and those that are being measured.
-func (m *Meter) Keep(known map[podvolume.Key]struct{}) { m.book.keep(known) }
+func (m *Meter) Keep(known map[podvolume.Key]struct{}) { m.readings.keep(known) }
 
 // Rows returns how many volumes the meter knows.
 func (m *Meter) Rows() int {
-	m.book.mu.Lock()
-	defer m.book.mu.Unlock()
-	return len(m.book.rows)
+	m.readings.mu.Lock()
+	defer m.readings.mu.Unlock()
+	return len(m.readings.rows)
 }
 
 // Subscribe returns a channel that receives a token after any volume was measured. The caller must call cancel.
@@ -95,17 +95,17 @@ func (m *Meter) Subscribe() (measured <-chan struct{}, cancel func()) {
 
 // NextPatience returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
 // false if there are none.
-func (m *Meter) NextPatience() (next time.Time, waits bool) { return m.book.nextPatience() }
+func (m *Meter) NextPatience() (next time.Time, waits bool) { return m.readings.nextPatience() }
 
 // Stop ends the queue of volumes to be measured.
-func (m *Meter) Stop() { m.book.queue.Stop() }
+func (m *Meter) Stop() { m.readings.queue.Stop() }
 
 // Run starts the workers, which measure volumes until ctx ends.
 func (m *Meter) Run(ctx context.Context, wg *sync.WaitGroup) {
 	for range workers {
 		wg.Go(func() {
 			for {
-				h, ok := m.book.queue.Get(ctx)
+				h, ok := m.readings.queue.Get(ctx)
 				if !ok {
 					return
 				}
@@ -117,14 +117,14 @@ func (m *Meter) Run(ctx context.Context, wg *sync.WaitGroup) {
 
 // measure measures one volume. It waits only as long as a worker's patience lasts; the measurement may run longer.
 func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
-	how, ok := m.book.begin(h)
+	how, ok := m.readings.begin(h)
 	if !ok {
 		return
 	}
 	mounted, ok := m.options.Volumes.GetMountedVolume(h.Volume, h.Pod)
 	switch {
 	case !ok:
-		m.book.drop(h) // The volume was torn down after it was queued.
+		m.readings.drop(h) // The volume was torn down after it was queued.
 		m.end(h, measurement{})
 		return
 	case !canMeasure(mounted.State):
@@ -135,15 +135,15 @@ func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
 		m.end(h, measurement{err: err})
 		return
 	}
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.book.patience())
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.readings.patience())
 	defer cancel()
 	if left := abandonable.Await(patience, 0, func() { m.end(h, m.ask(ctx, h, mounted, how)) }); left != nil {
-		m.book.leave(h)
+		m.readings.leave(h)
 	}
 }
 
 func (m *Meter) end(h podvolume.Key, got measurement) {
-	m.book.end(h, got)
+	m.readings.end(h, got)
 	m.measured.Notify(h.Pod)
 }
 

@@ -50,8 +50,8 @@ type measurement struct {
 	err     error
 }
 
-// book holds the measurements of the volumes that callers have asked for.
-type book struct {
+// readings holds the measurements of the volumes that callers read.
+type readings struct {
 	queue *workqueue.Queue[podvolume.Key]
 
 	mu   sync.Mutex
@@ -60,43 +60,43 @@ type book struct {
 	left map[podvolume.Key]struct{}
 }
 
-func newBook() *book {
-	return &book{queue: workqueue.New[podvolume.Key](), rows: make(map[podvolume.Key]Reading), left: make(map[podvolume.Key]struct{})}
+func newReadings() *readings {
+	return &readings{queue: workqueue.New[podvolume.Key](), rows: make(map[podvolume.Key]Reading), left: make(map[podvolume.Key]struct{})}
 }
 
 // ask returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a measurement
 // of an earlier set-up still runs, it returns nothing and queues nothing.
-func (b *book) ask(h podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
-	b.mu.Lock()
-	f := b.rows[h]
+func (r *readings) ask(h podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
+	r.mu.Lock()
+	f := r.rows[h]
 	if f.gone {
-		b.mu.Unlock()
+		r.mu.Unlock()
 		return Reading{}
 	}
 	due := canMeasure(state) && f.isIdle() && (f.at.IsZero() || time.Since(f.at) >= maxAge)
 	if due {
 		f.queued, f.how = true, metered
-		b.rows[h] = f
+		r.rows[h] = f
 	}
-	b.mu.Unlock()
+	r.mu.Unlock()
 	if due {
-		b.queue.Add(h)
+		r.queue.Add(h)
 	}
 	return f
 }
 
 // probe queues a check of whether the volume's filesystem answers, unless a measurement runs.
-func (b *book) probe(h podvolume.Key) {
-	b.mu.Lock()
-	f := b.rows[h]
+func (r *readings) probe(h podvolume.Key) {
+	r.mu.Lock()
+	f := r.rows[h]
 	due := f.isIdle() && !f.queued
 	if due {
 		f.queued, f.how = true, probed
-		b.rows[h] = f
+		r.rows[h] = f
 	}
-	b.mu.Unlock()
+	r.mu.Unlock()
 	if due {
-		b.queue.Add(h)
+		r.queue.Add(h)
 	}
 }
 
@@ -107,51 +107,51 @@ func (f *Reading) isIdle() bool {
 }
 
 // drop forgets a pod's volume that was torn down. The result of a measurement that still runs will be dropped.
-func (b *book) drop(h podvolume.Key) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	f, ok := b.rows[h]
+func (r *readings) drop(h podvolume.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f, ok := r.rows[h]
 	switch {
 	case !ok:
 	case f.Since.IsZero():
-		delete(b.rows, h)
+		delete(r.rows, h)
 	default:
-		b.rows[h] = Reading{Since: f.Since, gone: true}
+		r.rows[h] = Reading{Since: f.Since, gone: true}
 	}
 }
 
 // keep forgets all volumes except the known ones and those that are being measured.
-func (b *book) keep(known map[podvolume.Key]struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for h, f := range b.rows {
+func (r *readings) keep(known map[podvolume.Key]struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for h, f := range r.rows {
 		if _, ok := known[h]; !ok && f.Since.IsZero() {
-			delete(b.rows, h)
+			delete(r.rows, h)
 		}
 	}
 }
 
 // begin notes that a measurement of a volume begins, and returns how it is done. ok is false if none is queued, or one runs
 // already.
-func (b *book) begin(h podvolume.Key) (how manner, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	f := b.rows[h]
+func (r *readings) begin(h podvolume.Key) (how manner, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.rows[h]
 	if !f.queued || !f.Since.IsZero() {
 		return refused, false
 	}
 	f.queued, f.Since = false, time.Now()
-	b.rows[h] = f
-	if b.slow() >= maxSlow {
+	r.rows[h] = f
+	if r.slow() >= maxSlow {
 		return refused, true
 	}
 	return f.how, true
 }
 
 // slow returns how many measurements have run longer than Patience. The caller holds the lock.
-func (b *book) slow() (n int) {
-	for h := range b.left {
-		if time.Since(b.rows[h].Since) >= Patience {
+func (r *readings) slow() (n int) {
+	for h := range r.left {
+		if time.Since(r.rows[h].Since) >= Patience {
 			n++
 		}
 	}
@@ -159,23 +159,23 @@ func (b *book) slow() (n int) {
 }
 
 // patience returns how long a worker waits for a measurement before it begins another one beside it.
-func (b *book) patience() time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.left) >= maxSlow {
+func (r *readings) patience() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.left) >= maxSlow {
 		return Patience
 	}
 	return WorkerPatience
 }
 
 // end notes the result of a measurement. A successful probe does not change the last metrics, their error or their time.
-func (b *book) end(h podvolume.Key, got measurement) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.left, h)
-	f := b.rows[h]
+func (r *readings) end(h podvolume.Key, got measurement) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.left, h)
+	f := r.rows[h]
 	if f.gone {
-		delete(b.rows, h)
+		delete(r.rows, h)
 		return
 	}
 	f.Since = time.Time{}
@@ -185,26 +185,26 @@ func (b *book) end(h podvolume.Key, got measurement) {
 	if got.metrics != nil {
 		f.Metrics = got.metrics
 	}
-	b.rows[h] = f
+	r.rows[h] = f
 }
 
 // leave notes that no worker waits for the running measurement any more.
-func (b *book) leave(h podvolume.Key) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.rows[h].Since.IsZero() {
-		b.left[h] = struct{}{}
+func (r *readings) leave(h podvolume.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.rows[h].Since.IsZero() {
+		r.left[h] = struct{}{}
 	}
 }
 
 // nextPatience returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
 // false if there are none.
-func (b *book) nextPatience() (next time.Time, waits bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (r *readings) nextPatience() (next time.Time, waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	now := time.Now()
 	next = now.Add(Patience)
-	for _, f := range b.rows {
+	for _, f := range r.rows {
 		end := f.Since.Add(Patience)
 		switch {
 		case f.gone:
