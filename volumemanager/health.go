@@ -83,7 +83,7 @@ func (n *nodeView) conditionsOf(h podvolume.Key) []Condition {
 // healthChanged notifies the waiters and the followers of a volume that its health has changed.
 func healthChanged(hub *changes.Hub) func(podvolume.Key) {
 	return func(key podvolume.Key) {
-		hub.Tell(changes.Topic{Volume: key.Volume})
+		hub.Publish(changes.Topic{Volume: key.Volume})
 		hub.Notify(key.Pod)
 	}
 }

@@ -57,7 +57,7 @@ type Manager struct {
 	populator  *populator.Populator
 	nodeStatus *nodestatus.Status // nil: this node attaches volumes itself
 	expansion  *expansion.Tracker
-	health     *health.Book
+	health     *health.Table
 	watch      *mountwatch.Watch
 	subpaths   *containers.Subpaths
 	orphans    *orphans.List
@@ -214,7 +214,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if !m.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)
 	}
-	defer m.changes.Tell(changes.Topic{})
+	defer m.changes.Publish(changes.Topic{})
 	defer close(m.stopped)
 	defer m.reconciler.Stop()
 	defer m.populator.Stop()

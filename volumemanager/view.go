@@ -24,7 +24,7 @@ type nodeView struct {
 	populator  *populator.Populator
 	nodeStatus *nodestatus.Status // nil: this node attaches volumes itself
 	expansion  *expansion.Tracker
-	health     *health.Book
+	health     *health.Table
 	watch      *mountwatch.Watch
 	reconciler *reconciler.Reconciler
 }

@@ -59,7 +59,7 @@ func (h *Hub) unsubscribe(pod volume.UniquePodName, c chan struct{}) {
 
 // NotifyVolume reports a change of a volume as a whole: to the followers, and to the waiters for any pod.
 func (h *Hub) NotifyVolume(name v1.UniqueVolumeName) {
-	h.Tell(Topic{Volume: name})
+	h.Publish(Topic{Volume: name})
 	h.Notify(AnyPod)
 }
 
@@ -67,7 +67,7 @@ func (h *Hub) NotifyVolume(name v1.UniqueVolumeName) {
 // With AnyPod it wakes only the waiters for any pod.
 func (h *Hub) Notify(pod volume.UniquePodName) {
 	if pod != AnyPod {
-		h.Tell(Topic{Pod: types.UID(pod)})
+		h.Publish(Topic{Pod: types.UID(pod)})
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,8 +105,8 @@ func (h *Hub) queues() []*workqueue.Queue[Topic] {
 	return nil
 }
 
-// Tell adds a topic to the queues of all followers.
-func (h *Hub) Tell(t Topic) {
+// Publish adds a topic to the queues of all followers.
+func (h *Hub) Publish(t Topic) {
 	for _, q := range h.queues() {
 		q.Add(t)
 	}

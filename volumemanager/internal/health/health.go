@@ -92,7 +92,7 @@ type LostData struct {
 // maxLostData is how many losses are kept: the latest.
 const maxLostData = 100
 
-// Options is what a [Book] needs.
+// Options is what a [Table] needs.
 type Options struct {
 	// Logger logs each new condition.
 	Logger *slog.Logger
@@ -105,8 +105,8 @@ type Options struct {
 	Changed func(podvolume.Key)
 }
 
-// Book holds the conditions of all volumes. Make it with [New].
-type Book struct {
+// Table holds the conditions of all volumes. Make it with [New].
+type Table struct {
 	options Options
 
 	mu   sync.Mutex
@@ -114,45 +114,45 @@ type Book struct {
 	lost []LostData
 }
 
-// New returns a book without conditions.
-func New(o Options) *Book { return &Book{options: o, rows: make(map[podvolume.Key]*bySource)} }
+// New returns a table without conditions.
+func New(o Options) *Table { return &Table{options: o, rows: make(map[podvolume.Key]*bySource)} }
 
 // Report replaces all conditions that a source has found of a volume. It logs each new condition and records an event for
 // it. It also records an event when the volume has no condition any more.
-func (b *Book) Report(key podvolume.Key, from Source, now []Condition) {
-	fresh, cleared := b.set(key, from, now)
+func (t *Table) Report(key podvolume.Key, from Source, now []Condition) {
+	fresh, cleared := t.set(key, from, now)
 	if len(fresh) == 0 && !cleared {
 		return
 	}
 	for _, c := range fresh {
-		b.options.Logger.Warn("the health of a volume has changed", "volume", key.Volume, "pod", key.Pod, "reason", c.Reason, "error", c.Message)
-		b.Event(key, v1.EventTypeWarning, EventAbnormal, c.Message)
+		t.options.Logger.Warn("the health of a volume has changed", "volume", key.Volume, "pod", key.Pod, "reason", c.Reason, "error", c.Message)
+		t.Event(key, v1.EventTypeWarning, EventAbnormal, c.Message)
 	}
 	if cleared {
-		b.Event(key, v1.EventTypeNormal, EventNormal, "nothing is wrong with it any more")
+		t.Event(key, v1.EventTypeNormal, EventNormal, "nothing is wrong with it any more")
 	}
-	b.options.Changed(key)
+	t.options.Changed(key)
 }
 
 // Event records an event on the pod, or on the PersistentVolume if the volume has no pod, or an unknown one.
-func (b *Book) Event(key podvolume.Key, eventtype, reason, message string) {
-	object, name := b.options.Target(key)
-	if b.options.Recorder != nil && object != nil {
-		b.options.Recorder.Eventf(object, eventtype, reason, "volume %q: %s", name, message)
+func (t *Table) Event(key podvolume.Key, eventtype, reason, message string) {
+	object, name := t.options.Target(key)
+	if t.options.Recorder != nil && object != nil {
+		t.options.Recorder.Eventf(object, eventtype, reason, "volume %q: %s", name, message)
 	}
 }
 
 // set replaces the conditions of a source. It returns the new ones, and whether the volume's last condition has gone.
-func (b *Book) set(key podvolume.Key, from Source, now []Condition) (fresh []Condition, cleared bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	row := b.rows[key]
+func (t *Table) set(key podvolume.Key, from Source, now []Condition) (fresh []Condition, cleared bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	row := t.rows[key]
 	if row == nil {
 		if len(now) == 0 {
 			return nil, false
 		}
 		row = new(bySource)
-		b.rows[key] = row
+		t.rows[key] = row
 	}
 	before := row[from]
 	next := make([]Condition, 0, len(now))
@@ -168,7 +168,7 @@ func (b *Book) set(key podvolume.Key, from Source, now []Condition) (fresh []Con
 	}
 	row[from] = next
 	if row.isEmpty() {
-		delete(b.rows, key)
+		delete(t.rows, key)
 		cleared = len(before) > 0
 	}
 	return fresh, cleared
@@ -184,10 +184,10 @@ func (r *bySource) isEmpty() bool {
 }
 
 // Of returns the conditions of a volume as a pod has it.
-func (b *Book) Of(key podvolume.Key) []Condition {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	row := b.rows[key]
+func (t *Table) Of(key podvolume.Key) []Condition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	row := t.rows[key]
 	if row == nil {
 		return nil
 	}
@@ -195,40 +195,40 @@ func (b *Book) Of(key podvolume.Key) []Condition {
 }
 
 // Forget drops the conditions of a volume as a pod has it.
-func (b *Book) Forget(key podvolume.Key) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.rows, key)
+func (t *Table) Forget(key podvolume.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.rows, key)
 }
 
 // OfPod returns the conditions of a volume as a pod has it: of its set-up and of its staging.
-func (b *Book) OfPod(key podvolume.Key) []Condition {
-	found := b.Of(key)
+func (t *Table) OfPod(key podvolume.Key) []Condition {
+	found := t.Of(key)
 	if key.Pod != "" {
-		found = append(found, b.Of(podvolume.Key{Volume: key.Volume})...)
+		found = append(found, t.Of(podvolume.Key{Volume: key.Volume})...)
 	}
 	return found
 }
 
 // DataLost logs, reports and remembers that data of a volume may be lost.
-func (b *Book) DataLost(key podvolume.Key, err error) {
-	b.options.Logger.Error("data may be lost", "volume", key.Volume, "pod", key.Pod, "error", err)
-	b.addLost(LostData{Key: key, At: time.Now(), Err: err})
-	b.Report(key, Sync, []Condition{Abnormal(DataLost, err)})
+func (t *Table) DataLost(key podvolume.Key, err error) {
+	t.options.Logger.Error("data may be lost", "volume", key.Volume, "pod", key.Pod, "error", err)
+	t.addLost(LostData{Key: key, At: time.Now(), Err: err})
+	t.Report(key, Sync, []Condition{Abnormal(DataLost, err)})
 }
 
-func (b *Book) addLost(d LostData) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.lost = append(b.lost, d)
-	if len(b.lost) > maxLostData {
-		b.lost = slices.Delete(b.lost, 0, 1)
+func (t *Table) addLost(d LostData) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = append(t.lost, d)
+	if len(t.lost) > maxLostData {
+		t.lost = slices.Delete(t.lost, 0, 1)
 	}
 }
 
 // LostData returns the losses that were found, the latest last.
-func (b *Book) LostData() []LostData {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.lost)
+func (t *Table) LostData() []LostData {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.lost)
 }

@@ -34,8 +34,8 @@ type filesystemReporter interface {
 	Report(ctx context.Context, found mount.MountPoint) (mount.FilesystemReport, error)
 }
 
-// glance holds what the last check of a filesystem found.
-type glance struct {
+// lastCheck holds what the last check of a filesystem found.
+type lastCheck struct {
 	fsType string
 	// options are the filesystem's own options, joined.
 	options string
@@ -55,7 +55,7 @@ func (w *Watch) suspectFilesystem(own *Mount) {
 // intervals, until ctx ends. It has to poll, because the kernel does not report that a filesystem has shut down. It sleeps
 // while there is no such filesystem.
 func (w *Watch) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
-	seen := make(map[filesystem]glance)
+	seen := make(map[filesystem]lastCheck)
 	probes := writeProbes{slots: make(chan struct{}, maxWriteProbes)}
 	defer probes.wg.Wait()
 	for {
@@ -79,13 +79,13 @@ func (w *Watch) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
 }
 
 // lookAtFilesystem checks a filesystem through the first of its mounts that can be looked up, and reports its faults.
-func (w *Watch) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*Mount, before glance) (now glance, ok bool) {
+func (w *Watch) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*Mount, before lastCheck) (now lastCheck, ok bool) {
 	for _, own := range mounts {
 		found, err := lookupOwn(ctx, kernel, own)
 		if err != nil {
 			continue // The watch of the mounts finds the cause.
 		}
-		now = glance{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: w.resyncs.Load()}
+		now = lastCheck{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: w.resyncs.Load()}
 		if reporter, ok := kernel.(filesystemReporter); ok {
 			now.report = w.askFilesystem(ctx, reporter, found, before.report)
 		}
@@ -167,14 +167,14 @@ type writeProbes struct {
 	slots chan struct{}
 }
 
-// probeWrites starts a sync of a filesystem if a write to it may have failed. It returns the glance to keep: now, or before
+// probeWrites starts a sync of a filesystem if a write to it may have failed. It returns the lastCheck to keep: now, or before
 // if too many syncs run already. The next check then tries again.
 //
 // The kernel keeps a failed write until the next syncfs(2) of a descriptor that was opened before the failure, or of the
 // first descriptor that asks. The manager cannot hold such a descriptor, because it would block every unmount. A syncfs
 // writes all dirty data, which is too much for each check. ext4 counts its complaints: it is synced only when the count has
 // grown. Other filesystems count nothing (btrfs does not count a lack of space below it): they are synced at each resync.
-func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*Mount, before, now glance) glance {
+func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*Mount, before, now lastCheck) lastCheck {
 	if !now.mayHaveFailed(before) {
 		return now
 	}
@@ -192,7 +192,7 @@ func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*
 
 // mayHaveFailed reports whether a write may have failed since the check before. At the first check only a warning counts,
 // because ext4 counts every mount and every expansion as a complaint.
-func (g glance) mayHaveFailed(before glance) bool {
+func (g lastCheck) mayHaveFailed(before lastCheck) bool {
 	switch g.fsType {
 	case "ext2", "ext3", "ext4":
 		if before.fsType == "" {

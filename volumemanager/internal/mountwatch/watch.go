@@ -54,7 +54,7 @@ type Options struct {
 	// Logger logs failures.
 	Logger *slog.Logger
 	// Health gets the conditions of volumes.
-	Health *health.Book
+	Health *health.Table
 	// FilesystemLook is the time between two checks of a filesystem. Zero or less turns the checks off.
 	FilesystemLook time.Duration
 	// HungUnmount says what the watch does about a mount whose teardown hangs.

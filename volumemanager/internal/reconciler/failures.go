@@ -73,7 +73,7 @@ func (r *Reconciler) fail(h podvolume.Key, f Failure) {
 	r.mu.Lock()
 	r.failures.set(h, f)
 	r.mu.Unlock()
-	r.Changes.Tell(topicOf(h))
+	r.Changes.Publish(topicOf(h))
 }
 
 // noteWaits stores the reasons of pods that wait because they need the volume in another form than it has now. It drops

@@ -146,7 +146,7 @@ func (r *Reconciler) begun(op *operation, of *operationexecutor.Operation) {
 	r.mu.Lock()
 	op.Handle = of
 	r.mu.Unlock()
-	r.Changes.Tell(topicOf(podvolume.Key{Volume: op.volume, Pod: op.pod}))
+	r.Changes.Publish(topicOf(podvolume.Key{Volume: op.volume, Pod: op.pod}))
 }
 
 // KeyFreed is called by the executor when an operation has ended and all of its calls have returned.

@@ -84,7 +84,7 @@ func (r *Reconciler) planFor(v *view, name v1.UniqueVolumeName, pod volume.Uniqu
 		v.actions = slices.DeleteFunc(v.actions, func(a action) bool { return !a.verb.takesAway() })
 	}
 	r.noteWaits(v)
-	r.Changes.Tell(topicOf(podvolume.Key{Volume: v.name, Pod: v.pod}))
+	r.Changes.Publish(topicOf(podvolume.Key{Volume: v.name, Pod: v.pod}))
 }
 
 // concernsAll reports whether what was planned for one pod depends on the others: it is about the volume as a whole, or it is

@@ -43,7 +43,7 @@ type Options struct {
 	// PublicKeys returns the keys of a plugin whose values may be shown.
 	PublicKeys func(pluginName string) []string
 	// Health gets the conditions that a measurement finds.
-	Health *health.Book
+	Health *health.Table
 	// IsMount reports whether a mount of the manager is at a path.
 	IsMount func(path string) bool
 	// Measured is called after the volume at a path was measured.
