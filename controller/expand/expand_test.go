@@ -228,7 +228,7 @@ func TestInfeasibleIsNotHammeredAndCanBeTakenBack(t *testing.T) {
 	})
 }
 
-// A claim that takes its wish back altogether is as it was.
+// A claim that takes its request back altogether is as it was.
 func TestAWishIsTakenBack(t *testing.T) {
 	inWorld(t, nil, func(_ *testing.T, w *world) {
 		w.plugin.Inject(fake.MethodExpandVolume, fake.FailN(1, volume.ErrInfeasible))

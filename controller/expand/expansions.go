@@ -36,9 +36,9 @@ func requested(claim *v1.PersistentVolumeClaim) resource.Quantity {
 	return claim.Spec.Resources.Requests[v1.ResourceStorage]
 }
 
-func (e *expansions) wish(claim *v1.PersistentVolumeClaim) wish {
+func (e *expansions) request(claim *v1.PersistentVolumeClaim) request {
 	size := requested(claim)
-	return wish{uid: claim.UID, of: strconv.FormatInt(size.Value(), 10)}
+	return request{uid: claim.UID, of: strconv.FormatInt(size.Value(), 10)}
 }
 
 func (e *expansions) standstills() *standstills { return e.stands }
@@ -66,13 +66,13 @@ func (e *expansions) isUncertain(claim *v1.PersistentVolumeClaim) bool {
 // mayTry reports whether the controller may work on a claim now. A size that is infeasible on a node is tried again as
 // rarely as one that is infeasible for the storage.
 func (e *expansions) mayTry(claim *v1.PersistentVolumeClaim) bool {
-	name, wanted := store.NameOf(claim), e.wish(claim)
+	name, wanted := store.NameOf(claim), e.request(claim)
 	if e.stands.waits(name, wanted) {
 		return false
 	}
 	if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizeInfeasible {
 		// The node gets one more attempt now, and the next after the back-off.
-		e.stands.put(name, standstill{wish: wanted, until: time.Now().Add(e.infeasible)})
+		e.stands.put(name, standstill{request: wanted, until: time.Now().Add(e.infeasible)})
 	}
 	return true
 }

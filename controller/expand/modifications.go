@@ -23,11 +23,11 @@ type modifications struct {
 
 var _ change = (*modifications)(nil)
 
-// wish names the class that the claim names and the one that its volume gets next, each with its UID: a class that was not
+// request names the class that the claim names and the one that its volume gets next, each with its UID: a class that was not
 // there, or was made again, may be tried at once.
-func (m *modifications) wish(claim *v1.PersistentVolumeClaim) wish {
+func (m *modifications) request(claim *v1.PersistentVolumeClaim) request {
 	wanted, next := named(claim.Spec.VolumeAttributesClassName), operationexecutor.ModificationClass(claim)
-	return wish{uid: claim.UID, of: fmt.Sprint(wanted, "/", m.uid(wanted), "/", next, "/", m.uid(next))}
+	return request{uid: claim.UID, of: fmt.Sprint(wanted, "/", m.uid(wanted), "/", next, "/", m.uid(next))}
 }
 
 // uid returns the UID of a class. Classes of a store that gives none are told apart by their version.
@@ -50,7 +50,7 @@ func (m *modifications) isUncertain(claim *v1.PersistentVolumeClaim) bool {
 }
 
 func (m *modifications) mayTry(claim *v1.PersistentVolumeClaim) bool {
-	return !m.stands.waits(store.NameOf(claim), m.wish(claim))
+	return !m.stands.waits(store.NameOf(claim), m.request(claim))
 }
 
 // allowed returns why a claim waits. A class that is missing is waited for once the claim says so, or cannot. Before the

@@ -20,8 +20,8 @@ type change interface {
 	// isUncertain reports whether a call was made, or may have been, that is not known to have ended. No other change of the
 	// volume begins until that is known.
 	isUncertain(claim *v1.PersistentVolumeClaim) bool
-	// wish returns what the claim wants.
-	wish(claim *v1.PersistentVolumeClaim) wish
+	// request returns what the claim asks for.
+	request(claim *v1.PersistentVolumeClaim) request
 	// mayTry reports whether the claim need not wait longer after a failure.
 	mayTry(claim *v1.PersistentVolumeClaim) bool
 	// allowed returns why the claim waits until an object changes, or nil.
@@ -54,7 +54,7 @@ type changeEvents struct {
 type running struct {
 	operation *operationexecutor.Operation
 	change    change
-	wish      wish
+	request   request
 }
 
 // planAll handles dirty claims until ctx ends. Only this goroutine begins operations.
@@ -135,14 +135,14 @@ func (c *Controller) try(ctx context.Context, next change, claim *v1.PersistentV
 }
 
 func (c *Controller) begin(ctx context.Context, next change, claim *v1.PersistentVolumeClaim, v target) bool {
-	name, wanted := store.NameOf(claim), next.wish(claim)
-	if s, stays := next.standstills().of(name); stays && s.wish != wanted {
+	name, wanted := store.NameOf(claim), next.request(claim)
+	if s, stays := next.standstills().of(name); stays && s.request != wanted {
 		c.executor.ResetBackoff(operationexecutor.Key{Volume: v.name})
 	}
 	c.claimOf.put(v.name, name)
 	op, err := next.begin(ctx, v)
 	if err == nil {
-		c.running[name] = running{operation: op, change: next, wish: wanted}
+		c.running[name] = running{operation: op, change: next, request: wanted}
 		return true
 	}
 	c.notBegun(next, claim, v.name, err)
@@ -155,7 +155,7 @@ func (c *Controller) notBegun(next change, claim *v1.PersistentVolumeClaim, volu
 	if !errors.As(err, &pending) {
 		c.claimOf.remove(volumeName)
 	}
-	s := standstill{err: err, wish: next.wish(claim)}
+	s := standstill{err: err, request: next.request(claim)}
 	var late *volume.BackoffError
 	if errors.As(err, &late) {
 		s.err, s.until = late.Err, late.Until
@@ -180,17 +180,17 @@ func (c *Controller) finished(name types.NamespacedName) bool {
 		last.change.standstills().resume(name)
 		return true
 	}
-	last.change.standstills().keep(name, standstill{err: err, wish: last.wish}) // The executor keeps the back-off.
+	last.change.standstills().keep(name, standstill{err: err, request: last.request}) // The executor keeps the back-off.
 	return true
 }
 
 // standStill stores why the controller does not work on a claim until something changes. It writes one event for the same
 // error.
 func (c *Controller) standStill(next change, claim *v1.PersistentVolumeClaim, err error) {
-	name, wanted := store.NameOf(claim), next.wish(claim)
+	name, wanted := store.NameOf(claim), next.request(claim)
 	old, known := next.standstills().of(name)
-	next.standstills().keep(name, standstill{err: err, wish: wanted})
-	if c.options.Events == nil || known && old.wish == wanted && old.err != nil && old.err.Error() == err.Error() {
+	next.standstills().keep(name, standstill{err: err, request: wanted})
+	if c.options.Events == nil || known && old.request == wanted && old.err != nil && old.err.Error() == err.Error() {
 		return
 	}
 	events := next.events()

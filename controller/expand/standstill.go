@@ -10,8 +10,8 @@ import (
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 
-// wish is what a claim wants of one kind of change. A failure of one wish does not delay another.
-type wish struct {
+// request is what a claim asks for in one kind of change. A failure of one request does not delay another.
+type request struct {
 	uid types.UID
 	// of is the size that the claim requests, or the classes of attributes that it names.
 	of string
@@ -19,8 +19,8 @@ type wish struct {
 
 // standstill is the reason why a claim does not get what it wants now.
 type standstill struct {
-	err  error
-	wish wish
+	err     error
+	request request
 	// until is the time of the next attempt if nothing changes before. Zero means that there is none.
 	until time.Time
 }
@@ -61,10 +61,10 @@ func (w *standstills) keep(name types.NamespacedName, s standstill) {
 	}
 }
 
-// waits reports whether the wish of a claim must wait, and makes the claim dirty at the end of the wait.
-func (w *standstills) waits(name types.NamespacedName, wanted wish) bool {
+// waits reports whether the request of a claim must wait, and makes the claim dirty at the end of the wait.
+func (w *standstills) waits(name types.NamespacedName, wanted request) bool {
 	s, stays := w.of(name)
-	if !stays || s.wish != wanted || !time.Now().Before(s.until) {
+	if !stays || s.request != wanted || !time.Now().Before(s.until) {
 		return false
 	}
 	w.dirty.AddAt(name, s.until)

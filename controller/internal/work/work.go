@@ -57,19 +57,19 @@ type Queue struct {
 	policy backoff.Policy
 
 	mu       sync.Mutex
-	busy     map[Item]wish // how to go on after the sync
+	busy     map[Item]followUp // how to go on after the sync
 	failures map[Item]failure
 	awaited  map[Item]struct{} // those for which Await waits
 	waiting  sync.WaitGroup    // the goroutines that wait for abandoned calls, and those of Await
 }
 
-// wish is what was asked for an item while a worker had it.
-type wish int
+// followUp is what was asked for an item while a worker had it.
+type followUp int
 
 const (
-	nothing wish = iota
-	again        // sync it again
-	unheld       // likewise, without the back-off of a plugin's failure
+	nothing followUp = iota
+	again            // sync it again
+	unheld           // likewise, without the back-off of a plugin's failure
 )
 
 // failure is the result of the last attempts at an item.
@@ -82,7 +82,7 @@ type failure struct {
 
 // New returns an empty queue. Items that failed wait as policy says.
 func New(policy backoff.Policy) *Queue {
-	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]wish{}, failures: map[Item]failure{}, awaited: map[Item]struct{}{}}
+	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]followUp{}, failures: map[Item]failure{}, awaited: map[Item]struct{}{}}
 }
 
 // Add queues an item.
