@@ -96,7 +96,7 @@ func (n snapshots) GetGroupSnapshot(ctx context.Context, handle string, snapshot
 		err = sameSet("snapshots", handlesOf(found), snapshots)
 	}
 	if err != nil {
-		return volume.GroupSnapshot{}, s.disbelieve("GetVolumeGroupSnapshot", err)
+		return volume.GroupSnapshot{}, s.invalidAnswer("GetVolumeGroupSnapshot", err)
 	}
 	return found, nil
 }

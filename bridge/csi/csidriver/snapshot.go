@@ -117,7 +117,7 @@ func (n snapshots) look(ctx context.Context, s *session, handle string) (volume.
 		err = fmt.Errorf("it is about snapshot %q and not about %q: %w", found.Handle, handle, volume.ErrInvalid)
 	}
 	if err != nil {
-		return volume.Snapshot{}, s.disbelieve("GetSnapshot", err)
+		return volume.Snapshot{}, s.invalidAnswer("GetSnapshot", err)
 	}
 	return found, nil
 }
@@ -142,11 +142,11 @@ func (n snapshots) find(ctx context.Context, s *session, handle string) (volume.
 		}
 		found, err := s.snapshotOf(entry.GetSnapshot())
 		if err != nil {
-			return volume.Snapshot{}, s.disbelieve("ListSnapshots", err)
+			return volume.Snapshot{}, s.invalidAnswer("ListSnapshots", err)
 		}
 		return found, nil
 	}
-	return volume.Snapshot{}, s.disbelieve("ListSnapshots", fmt.Errorf("it is about others than snapshot %q: %w", handle, volume.ErrInvalid))
+	return volume.Snapshot{}, s.invalidAnswer("ListSnapshots", fmt.Errorf("it is about others than snapshot %q: %w", handle, volume.ErrInvalid))
 }
 
 // ListSnapshots implements [volume.SnapshotLister]. A snapshot that is made or deleted meanwhile may be missing.
@@ -186,7 +186,7 @@ func (s *session) readSnapshots(ctx context.Context, secrets map[string]string) 
 		for _, entry := range answer.GetEntries() {
 			found, err := s.snapshotOf(entry.GetSnapshot())
 			if err != nil {
-				return nil, s.disbelieve("ListSnapshots", err)
+				return nil, s.invalidAnswer("ListSnapshots", err)
 			}
 			if !seen[found.Handle] { // A changing list may have a snapshot twice.
 				seen[found.Handle] = true
@@ -254,7 +254,7 @@ func (o Options) checkSnapshotHandle(handle string) error {
 	return csispec.CheckID("snapshot handle", handle, o.MaxString)
 }
 
-// disbelieve returns the error of a call without an effect and with an invalid answer.
-func (s *session) disbelieve(method string, err error) error {
+// invalidAnswer returns the error of a call without an effect and with an invalid answer.
+func (s *session) invalidAnswer(method string, err error) error {
 	return volume.Transient(fmt.Errorf("driver %q: the answer to %s cannot be used: %w", s.options.Driver, method, err))
 }

@@ -233,7 +233,7 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	pv, err := provision(ctx, wanted)
 	if err != nil {
 		if !known || refused(err) {
-			return v, notMade(s.resolved, s.state.volumes, v.Name, err)
+			return v, dropUnmade(s.resolved, s.state.volumes, v.Name, err)
 		}
 		return v, mayBeThere(err)
 	}

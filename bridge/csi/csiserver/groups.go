@@ -130,7 +130,7 @@ func (g *groupController) create(
 func (g *groupController) notTaken(record groupRecord, known bool, err error) error {
 	switch {
 	case record.Step == making && (!known || refused(err)):
-		return notMade(g.resolved, g.state.groups, record.Name, err)
+		return dropUnmade(g.resolved, g.state.groups, record.Name, err)
 	case !refused(err):
 		return mayBeThere(err)
 	}

@@ -99,7 +99,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 	if err != nil {
 		switch {
 		case record.Step == making && (!known || refused(err)):
-			err = notMade(s.resolved, s.state.snapshots, record.Name, err)
+			err = dropUnmade(s.resolved, s.state.snapshots, record.Name, err)
 		case !refused(err):
 			err = mayBeThere(err)
 		}
@@ -131,9 +131,9 @@ func (s *snapshots) take(
 	return told, volume.Uncertain(errors.Join(err, checkSnapshotID(told.Handle)))
 }
 
-// notMade removes the record of an object that does not exist. err must be about all attempts, or about the first. If
+// dropUnmade removes the record of an object that was not made. err must be about all attempts, or about the first. If
 // err is uncertain, the object may exist, and the record stays.
-func notMade[T any](s *resolved, records *table[T], name string, err error) error {
+func dropUnmade[T any](s *resolved, records *table[T], name string, err error) error {
 	if outcome.IsUncertain(err) {
 		return err
 	}
