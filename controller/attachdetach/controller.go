@@ -65,7 +65,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	}
 	c.failures = newFailures(c.dirty)
 	c.reporter = newReporter(s, options)
-	c.health = &nodesHealth{nodes: c.objects.nodes, manages: options.ManagesNode, sick: map[types.NodeName]sickness{}}
+	c.health = &nodesHealth{nodes: c.objects.nodes, manages: options.ManagesNode, notReady: map[types.NodeName]notReadySince{}}
 	c.desired = cluster.NewDesiredStateOfWorld(plugins, cluster.Options{Changed: c.wish})
 	c.actual = cluster.NewActualStateOfWorld(plugins, cluster.Options{Changed: c.moved, ReportChanged: c.reporter.dirty.Add})
 	c.reporter.actual = c.actual

@@ -26,7 +26,7 @@ type nodeHealth uint8
 const (
 	missing   nodeHealth = iota // there is no object: the node may be as well as ever
 	silent                      // it does not say whether it is ready
-	sick                        // it says that it is not ready
+	notReady                    // it says that it is not ready
 	ready                       // it says that it is ready
 	fenced                      // it has a taint: no process on it can write any more
 	unmanaged                   // its volumes are not this controller's
@@ -39,8 +39,8 @@ type attachmentView struct {
 	state  cluster.AttachmentState
 	use    cluster.UseState
 	node   nodeHealth
-	// unwantedFor is for how long no pod has wanted the volume there, sickFor for how long the node has been sick.
-	unwantedFor, sickFor time.Duration
+	// unwantedFor is for how long no pod has wanted the volume there, notReadyFor for how long the node has not been ready.
+	unwantedFor, notReadyFor time.Duration
 }
 
 // step is what is to be done with an attachment.
@@ -97,10 +97,10 @@ func release(v attachmentView, maxWait time.Duration) decision {
 		return decision{step: detach}
 	case v.node == fenced:
 		return decision{step: detach, force: ForcedByFence}
-	case v.node != sick || maxWait < 0:
+	case v.node != notReady || maxWait < 0:
 		return decision{}
 	}
-	waited := min(v.unwantedFor, v.sickFor)
+	waited := min(v.unwantedFor, v.notReadyFor)
 	if waited < maxWait {
 		return decision{after: maxWait - waited}
 	}

@@ -20,19 +20,19 @@ func TestDecide(t *testing.T) {
 	}{
 		{"nothing is there and nothing wanted", attachmentView{}, decision{}},
 		{"wanted", attachmentView{wanted: true, node: ready}, decision{step: attach}},
-		{"wanted on a sick node", attachmentView{wanted: true, node: sick}, decision{step: attach}},
+		{"wanted on a sick node", attachmentView{wanted: true, node: notReady}, decision{step: attach}},
 		{"wanted, may be there", attachmentView{wanted: true, state: cluster.AttachUncertain, node: ready}, decision{step: attach}},
 		{"wanted and there", attachmentView{wanted: true, state: cluster.Attached, node: ready, use: held}, decision{step: keep}},
 		{"wanted and there, on a fenced node", attachmentView{wanted: true, state: cluster.Attached, node: fenced}, decision{step: keep}},
 		{"being attached", attachmentView{state: cluster.Attaching, node: ready}, decision{}},
 		{"being detached, and wanted again", attachmentView{wanted: true, state: cluster.Detaching, node: ready}, decision{}},
 		{"let go of", attachmentView{state: cluster.Attached, node: ready, use: free}, decision{step: detach}},
-		{"may be there, let go of", attachmentView{state: cluster.AttachUncertain, node: sick, use: free}, decision{step: detach}},
+		{"may be there, let go of", attachmentView{state: cluster.AttachUncertain, node: notReady, use: free}, decision{step: detach}},
 		{"used by a ready node", attachmentView{state: cluster.Attached, node: ready, use: held, unwantedFor: time.Hour}, decision{}},
-		{"used by a sick node", attachmentView{state: cluster.Attached, node: sick, use: held, unwantedFor: time.Minute, sickFor: time.Hour}, decision{after: 5 * time.Minute}},
-		{"assumed to be used by a sick node", attachmentView{state: cluster.Attached, node: sick, unwantedFor: time.Minute, sickFor: time.Hour}, decision{after: 5 * time.Minute}},
-		{"used by a sick node for too long", attachmentView{state: cluster.Attached, node: sick, use: held, unwantedFor: limit, sickFor: limit}, decision{step: detach, force: ForcedByTimeout}},
-		{"used by a node that fell sick late", attachmentView{state: cluster.Attached, node: sick, use: held, unwantedFor: time.Hour, sickFor: time.Minute}, decision{after: 5 * time.Minute}},
+		{"used by a sick node", attachmentView{state: cluster.Attached, node: notReady, use: held, unwantedFor: time.Minute, notReadyFor: time.Hour}, decision{after: 5 * time.Minute}},
+		{"assumed to be used by a sick node", attachmentView{state: cluster.Attached, node: notReady, unwantedFor: time.Minute, notReadyFor: time.Hour}, decision{after: 5 * time.Minute}},
+		{"used by a sick node for too long", attachmentView{state: cluster.Attached, node: notReady, use: held, unwantedFor: limit, notReadyFor: limit}, decision{step: detach, force: ForcedByTimeout}},
+		{"used by a node that fell sick late", attachmentView{state: cluster.Attached, node: notReady, use: held, unwantedFor: time.Hour, notReadyFor: time.Minute}, decision{after: 5 * time.Minute}},
 		{"used by a node that does not say how it is", attachmentView{state: cluster.Attached, node: silent, use: held, unwantedFor: time.Hour}, decision{}},
 		{"let go of by a node that does not say how it is", attachmentView{state: cluster.Attached, node: silent, use: free}, decision{step: detach}},
 		{"used by a node without an object", attachmentView{state: cluster.AttachUncertain, node: missing, use: held, unwantedFor: time.Hour}, decision{}},
@@ -44,5 +44,5 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, decide(c.view, limit)) })
 	}
-	assert.Equal(t, decision{}, decide(attachmentView{state: cluster.Attached, node: sick, use: held, unwantedFor: time.Hour, sickFor: time.Hour}, -1), "force is turned off")
+	assert.Equal(t, decision{}, decide(attachmentView{state: cluster.Attached, node: notReady, use: held, unwantedFor: time.Hour, notReadyFor: time.Hour}, -1), "force is turned off")
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// nodesHealth knows how nodes are, and since when they are sick. Its methods may be called from several goroutines at once.
+// nodesHealth knows how nodes are, and since when they are not ready. Its methods may be called from several goroutines at once.
 type nodesHealth struct {
 	nodes   *store.Mirror[*v1.Node]
 	manages func(node *v1.Node) bool
 
-	mu   sync.Mutex // no call that waits is made under it
-	sick map[types.NodeName]sickness
+	mu       sync.Mutex // no call that waits is made under it
+	notReady map[types.NodeName]notReadySince
 }
 
 // of returns what a node's object says of the node.
@@ -43,7 +43,7 @@ func (h *nodesHealth) by(node *v1.Node) nodeHealth {
 	case condition.Status == v1.ConditionTrue:
 		return ready
 	}
-	return sick
+	return notReady
 }
 
 // readiness returns the condition of an object that says whether its node is ready; nil when there is none.
@@ -55,8 +55,8 @@ func readiness(node *v1.Node) *v1.NodeCondition {
 	return &node.Status.Conditions[i]
 }
 
-// sickness is that a node has not been ready all the time.
-type sickness struct {
+// notReadySince is that a node has not been ready all the time.
+type notReadySince struct {
 	uid types.UID
 	// status and changed are those of its condition. When they are others, it may have been ready in between.
 	status  v1.ConditionStatus
@@ -65,36 +65,36 @@ type sickness struct {
 	since time.Time
 }
 
-// isOf reports whether node may have been sick without a break since then.
-func (s sickness) isOf(node *v1.Node) bool {
+// isOf reports whether node may have been not ready without a break since then.
+func (s notReadySince) isOf(node *v1.Node) bool {
 	condition := readiness(node)
 	return condition != nil && s.uid == node.UID && s.status == condition.Status && s.changed.Equal(&condition.LastTransitionTime)
 }
 
-// note keeps since when a node is sick; node is its object, and nil when there is none.
+// note keeps since when a node is not ready; node is its object, and nil when there is none.
 func (h *nodesHealth) note(name types.NodeName, node *v1.Node) {
 	health := h.by(node)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if health != sick {
-		delete(h.sick, name)
+	if health != notReady {
+		delete(h.notReady, name)
 		return
 	}
-	if known, was := h.sick[name]; !was || !known.isOf(node) {
+	if known, was := h.notReady[name]; !was || !known.isOf(node) {
 		condition := readiness(node)
-		h.sick[name] = sickness{uid: node.UID, status: condition.Status, changed: condition.LastTransitionTime, since: time.Now()}
+		h.notReady[name] = notReadySince{uid: node.UID, status: condition.Status, changed: condition.LastTransitionTime, since: time.Now()}
 	}
 }
 
-// sickFor returns for how long a node has been sick without a break, as far as this controller has seen it. It is zero for a node that
-// is not sick, or has no object.
-func (h *nodesHealth) sickFor(node *v1.Node) time.Duration {
-	if h.by(node) != sick {
+// notReadyFor returns for how long a node has not been ready without a break, as far as this controller has seen it. It is zero for a node that
+// is ready, or has no object.
+func (h *nodesHealth) notReadyFor(node *v1.Node) time.Duration {
+	if h.by(node) != notReady {
 		return 0
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	known, was := h.sick[types.NodeName(node.Name)]
+	known, was := h.notReady[types.NodeName(node.Name)]
 	if !was || !known.isOf(node) {
 		return 0
 	}

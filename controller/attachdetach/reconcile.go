@@ -123,7 +123,7 @@ func (c *Controller) look(a attachment) (attachmentView, operationexecutor.Volum
 	want, wanted := c.desired.VolumeToAttach(a.volume, a.node)
 	have, _ := c.actual.Attachment(a.volume, a.node)
 	node, _ := c.objects.nodes.Get(types.NamespacedName{Name: string(a.node)})
-	view := attachmentView{wanted: wanted, state: have.AttachState, node: c.health.by(node), sickFor: c.health.sickFor(node)}
+	view := attachmentView{wanted: wanted, state: have.AttachState, node: c.health.by(node), notReadyFor: c.health.notReadyFor(node)}
 	if !wanted && view.state != cluster.NotAttached {
 		if have.InUse == cluster.AssumedInUse {
 			c.askUse(a.node)
@@ -244,7 +244,7 @@ func (c *Controller) confirmForce(ctx context.Context, a attachment, have cluste
 	if err != nil {
 		return volume.Transient(fmt.Errorf("whether node %q may be forced is not known: %w", a.node, err))
 	}
-	late := force == ForcedByTimeout && c.health.sickFor(node) >= c.options.MaxWaitForUnmount
+	late := force == ForcedByTimeout && c.health.notReadyFor(node) >= c.options.MaxWaitForUnmount
 	if c.health.by(node) != fenced && !late {
 		return volume.Transient(&cluster.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: have.InUse})
 	}
