@@ -98,6 +98,8 @@ type staging struct {
 	// Done says that staging has succeeded, with Device.
 	Done   bool
 	Device string `json:",omitempty"`
+	// Unstaging says that unstaging has begun: what is at MountPath, and Device, may be another's since.
+	Unstaging bool `json:",omitempty"`
 }
 
 // publication is a volume that is published at a path of this node, or may be, by id and UID.

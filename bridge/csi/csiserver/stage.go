@@ -111,7 +111,7 @@ func (s *stager) stage(ctx context.Context, st staging, what staged) error {
 		}
 		return err
 	}
-	if before.Done && before.Device == st.Device {
+	if before.Done && before.Device == st.Device && !before.Unstaging {
 		return nil
 	}
 	st.Done = true
@@ -287,6 +287,10 @@ func (s *stager) unstageAt(ctx context.Context, id, path string) error {
 
 // unstage takes away what is staged, and then its record.
 func (s *stager) unstage(ctx context.Context, st staging) error {
+	st.Unstaging = true
+	if err := s.runtime.stagings.put(st.ID, st); err != nil {
+		return volume.Transient(err)
+	}
 	if err := s.unmountDevice(ctx, st); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -32,7 +33,7 @@ func (n *node) placeOf(id, path string) (place, error) {
 	if p, ok := n.runtime.publications.get(publicationKey(id, uidOf(id, path))); ok && p.Done {
 		return place{staging: st, publication: &p}, nil
 	}
-	if staged && st.Done && st.Path == path {
+	if staged && st.Done && !st.Unstaging && st.Path == path {
 		return place{staging: st}, nil
 	}
 	return place{}, status.Errorf(codes.NotFound, "volume %s is not at %s", volume.Quote(id), volume.Quote(path))
@@ -44,11 +45,57 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 	if err != nil {
 		return nil, err
 	}
+	before, err := n.mountOf(ctx, at)
+	if err != nil {
+		return nil, err
+	}
 	measured, err := n.measure(ctx, at)
 	if err != nil {
 		return nil, err
 	}
+	if err := n.checkStayed(ctx, r, before); err != nil {
+		return nil, err
+	}
 	return &csi.NodeGetVolumeStatsResponse{Usage: usageOf(measured)}, nil
+}
+
+// mountOf returns the mount that proves that a volume is at a place. Its zero value is that of a place without a mount of its own.
+// The mount of a publication is unmounted before its plugin tears the volume down: as long as it is there, so is the volume.
+func (n *node) mountOf(ctx context.Context, at place) (mount.MountPoint, error) {
+	if at.publication != nil {
+		there, bound, err := n.publications.binds.bound(ctx, at.publication.binding)
+		if err == nil && !bound {
+			err = notThere(at.publication.ID, at.publication.Target)
+		}
+		return there, err
+	}
+	mounting, ok := n.plugin.(volume.MountingVolumePlugin)
+	if !ok || at.staging.MountPath == "" || !mounting.MountDeviceIsMount(volume.NewSpecFromPersistentVolume(at.staging.PV, at.staging.ReadOnly)) {
+		return mount.MountPoint{}, nil
+	}
+	there, err := n.mounter.Lookup(ctx, at.staging.MountPath)
+	if errors.Is(err, mount.ErrNotMounted) {
+		err = notThere(at.staging.ID, at.staging.MountPath)
+	}
+	return there, err
+}
+
+// checkStayed refuses what was measured while the volume was taken away, in a call that may have been abandoned: it may be of the
+// filesystem beneath, or of the next volume's device.
+func (n *node) checkStayed(ctx context.Context, r *csi.NodeGetVolumeStatsRequest, before mount.MountPoint) error {
+	at, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath())
+	if err != nil {
+		return err
+	}
+	after, err := n.mountOf(ctx, at)
+	if err == nil && !before.Identity().Is(after) {
+		err = notThere(r.GetVolumeId(), r.GetVolumePath())
+	}
+	return err
+}
+
+func notThere(id, path string) error {
+	return status.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", volume.Quote(id), volume.Quote(path))
 }
 
 // measure returns the stats of the plugin or, without them, of the volume's filesystem.
@@ -70,7 +117,7 @@ func (n *node) measure(ctx context.Context, at place) (*volume.Metrics, error) {
 	}
 	measured, err := unmounter.GetMetrics(ctx)
 	if errors.Is(err, volume.ErrUnsupported) {
-		return volume.NewMetricsStatFS(at.publication.Source).GetMetrics(ctx)
+		return volume.NewMetricsStatFS(at.publication.Target).GetMetrics(ctx)
 	}
 	return measured, err
 }
