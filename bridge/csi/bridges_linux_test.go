@@ -24,6 +24,7 @@ import (
 	"github.com/volumekit/volumekit/bridge/csi/internal/csitest"
 	"github.com/volumekit/volumekit/internal/faultrun"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/plugins/hostpath"
 	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
 	"github.com/volumekit/volumekit/volume/volumetest"
@@ -32,10 +33,11 @@ import (
 // serveWord has the test binary serve loop-block in the place of running tests.
 const serveWord = "serve-loop-block"
 
-// Who attaches the volumes of the process that serves.
+// Who attaches the volumes of the process that serves; nobody attaches host paths, which it serves in the place of loop-block.
 const (
 	attachOnNode       = "on-node"
 	attachByController = "by-controller"
+	hostPaths          = "host-paths"
 )
 
 func TestMain(m *testing.M) {
@@ -69,7 +71,12 @@ func serve(dir, attach string) error {
 	if attach == attachOnNode {
 		options.Attach = csiserver.AttachOnNode
 	}
-	server, err := csiserver.New(loopblock.New(loopblock.Options{MaxVolumes: 5}), options)
+	plugin := volume.VolumePlugin(loopblock.New(loopblock.Options{MaxVolumes: 5}))
+	if attach == hostPaths {
+		plugin = hostpath.New(hostpath.Options{BaseDir: filepath.Join(dir, "volumes")})
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	server, err := csiserver.New(plugin, options)
 	if err != nil {
 		return err
 	}

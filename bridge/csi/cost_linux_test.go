@@ -85,10 +85,17 @@ var costCapability = &csi.VolumeCapability{
 // startFake starts the fake driver in a process of its own.
 func startFake(b *testing.B, does string) string {
 	b.Helper()
+	dir, _ := startServing(b, fakeWord, does)
+	return dir
+}
+
+// startServing starts this binary to serve what a word says, and returns its directory and its process.
+func startServing(b *testing.B, word, what string) (dir string, pid int) {
+	b.Helper()
 	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // The path of a socket must be short.
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, os.RemoveAll(dir)) })
-	command := exec.CommandContext(context.WithoutCancel(b.Context()), "/proc/self/exe", fakeWord, dir, does)
+	command := exec.CommandContext(context.WithoutCancel(b.Context()), "/proc/self/exe", word, dir, what)
 	command.Stderr = os.Stderr
 	require.NoError(b, command.Start())
 	b.Cleanup(func() {
@@ -97,7 +104,7 @@ func startFake(b *testing.B, does string) string {
 	})
 	for {
 		if _, err := os.Stat(socketOf(dir)); err == nil {
-			return dir
+			return dir, command.Process.Pid
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -279,10 +286,10 @@ func usage(b *testing.B) (time.Duration, uint64) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), m.Mallocs
 }
 
-// residentBytes is what this process has in memory.
-func residentBytes(b *testing.B) float64 {
+// residentBytes is what a process has in memory.
+func residentBytes(b *testing.B, pid int) float64 {
 	b.Helper()
-	text, err := os.ReadFile("/proc/self/status")
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(b, err)
 	_, after, found := strings.Cut(string(text), "VmRSS:")
 	require.True(b, found)
@@ -333,10 +340,55 @@ func measure(b *testing.B, n node, pods int) {
 	b.ReportMetric(float64((time1-time0).Microseconds())/volumes, "cpu-µs/volume")
 	b.ReportMetric(float64(mallocs1-mallocs0)/volumes, "allocs/volume")
 	require.NoError(b, n.up(b.Context(), pods))
-	b.ReportMetric(residentBytes(b)/1e6, "MB-resident")
+	b.ReportMetric(residentBytes(b, os.Getpid())/1e6, "MB-resident")
 	idle0, _ := usage(b)
 	time.Sleep(time.Second)
 	idle1, _ := usage(b)
 	b.ReportMetric(float64((idle1-idle0).Microseconds())/1e3, "ms-cpu/s-idle")
 	require.NoError(b, n.down(b.Context(), pods))
+}
+
+// BenchmarkCSIServer is the memory of a process that serves a plugin, with volumes that it made and published, and without.
+func BenchmarkCSIServer(b *testing.B) {
+	mounttest.RequireRoot(b)
+	dir, pid := startServing(b, serveWord, hostPaths)
+	conn, err := grpc.NewClient("unix:"+socketOf(dir), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, conn.Close()) })
+	controller, node := csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	target := func(i int) string { return filepath.Join(dir, "targets", fmt.Sprint(i)) }
+	require.NoError(b, os.Mkdir(filepath.Join(dir, "targets"), 0o750))
+	capability := &csi.VolumeCapability{
+		AccessType: costCapability.GetAccessType(),
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+	for b.Loop() {
+		before := residentBytes(b, pid)
+		require.NoError(b, each(many, func(i int) error {
+			made, err := controller.CreateVolume(b.Context(), &csi.CreateVolumeRequest{
+				Name: fmt.Sprint("v", i), VolumeCapabilities: []*csi.VolumeCapability{capability},
+			})
+			if err != nil {
+				return err
+			}
+			_, err = node.NodePublishVolume(b.Context(), &csi.NodePublishVolumeRequest{
+				VolumeId: made.GetVolume().GetVolumeId(), TargetPath: target(i), VolumeCapability: capability,
+				VolumeContext: made.GetVolume().GetVolumeContext(),
+			})
+			return err
+		}))
+		b.ReportMetric(before/1e6, "MB-without")
+		b.ReportMetric(residentBytes(b, pid)/1e6, "MB-published")
+		require.NoError(b, each(many, func(i int) error {
+			id := fmt.Sprint("v", i)
+			_, err := node.NodeUnpublishVolume(b.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target(i)})
+			if err != nil {
+				return err
+			}
+			_, err = controller.DeleteVolume(b.Context(), &csi.DeleteVolumeRequest{VolumeId: id})
+			return err
+		}))
+	}
+	b.ReportMetric(0, "ns/op")
 }
