@@ -41,6 +41,7 @@ var arrows = map[string][]string{
 	"cache":                       {"volume", "operationexecutor", "internal/rows"},
 	"internal/cluster":            {"volume", "operationexecutor", "internal/rows"},
 	"internal/cachetest":          {"volume"},
+	"internal/crashstore":         {"store"},
 	"store":                       {"internal/..."},
 	"store/storetest":             {"store"},
 	"volumemanager":               {"volume", "mount", "mount/blockmap", "mount/loop", "mount/owned", "mount/safepath", "operationexecutor", "cache", "store", "internal/...", vm + "..."},

@@ -15,11 +15,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -300,33 +300,12 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-var errCrashed = errors.New("the process has crashed")
-
-// mortal is a store as seen by a process that dies after a number of writes.
-type mortal struct {
-	store.Store
-
-	mu   sync.Mutex
-	left int
-}
-
-func (s *mortal) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	s.mu.Lock()
-	s.left--
-	dead := s.left < 0
-	s.mu.Unlock()
-	if dead {
-		return nil, errCrashed
-	}
-	return s.Store.Update(ctx, obj)
-}
-
 // A controller that dies between any two of its writes leaves what the next one finishes.
 func TestACrashAfterAnyWriteIsFinished(t *testing.T) {
 	for writes := range 4 {
 		t.Run(fmt.Sprintf("after write %d", writes), func(t *testing.T) {
 			inWorld(t, nil, func(_ *testing.T, w *world) {
-				_, stop := w.start(&mortal{Store: w.store, left: writes})
+				_, stop := w.start(crashstore.New(w.store, crashstore.Crash{After: writes}))
 				w.request("2Gi")
 				stop()
 				w.start(w.store)

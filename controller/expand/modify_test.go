@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -338,7 +339,7 @@ func TestACrashDuringAModificationIsFinished(t *testing.T) {
 	for writes := range 4 {
 		t.Run(fmt.Sprintf("after write %d", writes), func(t *testing.T) {
 			inModifyWorld(t, func(t *testing.T, w *world) {
-				_, stop := w.start(&mortal{Store: w.store, left: writes})
+				_, stop := w.start(crashstore.New(w.store, crashstore.Crash{After: writes}))
 				w.names("fast")
 				stop()
 				w.start(w.store)

@@ -1,7 +1,6 @@
 package persistentvolume
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,74 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/store"
 )
-
-// mortal is a store as seen by a process that dies at a write: that one and all that follow fail. Whether the write at which it
-// died took effect is up to the test, as it is up to the network.
-type mortal struct {
-	store.Store
-
-	mu      sync.Mutex
-	left    int  // writes before the last one
-	arrives bool // the last one takes effect
-	dead    bool
-	writes  int
-}
-
-func (s *mortal) write(do func() error) error {
-	s.mu.Lock()
-	s.writes++
-	dead := s.dead
-	last := !dead && s.left == 0
-	s.left--
-	s.dead = dead || last
-	s.mu.Unlock()
-	switch {
-	case dead:
-		return errCrashed
-	case !last:
-		return do()
-	case s.arrives:
-		_ = do()
-	}
-	return errCrashed
-}
-
-func (s *mortal) Create(ctx context.Context, obj runtime.Object) (created runtime.Object, err error) {
-	err = s.write(func() error { created, err = s.Store.Create(ctx, obj); return err })
-	return created, err
-}
-
-func (s *mortal) Update(ctx context.Context, obj runtime.Object) (updated runtime.Object, err error) {
-	err = s.write(func() error { updated, err = s.Store.Update(ctx, obj); return err })
-	return updated, err
-}
-
-func (s *mortal) Delete(ctx context.Context, key store.Key, p store.Preconditions) error {
-	return s.write(func() error { return s.Store.Delete(ctx, key, p) })
-}
-
-// mortalTransactor is the same of a store that has transactions. What is one write has no middle at which to die.
-type mortalTransactor struct {
-	*mortal
-
-	store store.Transactor
-}
-
-func (s mortalTransactor) Commit(ctx context.Context, t store.Transaction) (objects []runtime.Object, err error) {
-	err = s.write(func() error { objects, err = s.store.Commit(ctx, t); return err })
-	return objects, err
-}
-
-func (s *mortal) isDead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead
-}
 
 // story has everything that the controller does: claims are bound and provisioned, early and late, for pods too; then they are
 // deleted, and their volumes are kept, deleted and recycled.
@@ -124,17 +60,17 @@ func (w *world) ends() []string {
 func tell(t *testing.T, dies int, arrives, transacts bool) (middle, end []string, writes int) {
 	t.Helper()
 	inWorld(t, story, func(t *testing.T, w *world) {
-		s := &mortal{Store: w.store, left: dies, arrives: arrives}
+		s := crashstore.New(w.store, crashstore.Crash{After: dies, Arrives: arrives})
 		seen := store.Store(s)
 		if transacts {
 			transactor, ok := w.store.(store.Transactor)
 			require.True(t, ok)
-			seen = mortalTransactor{s, transactor}
+			seen = crashstore.Transactor{Store: s, Under: transactor}
 		}
 		_, stop := w.start(seen, Options{Workers: 1})
 		idle()
 		goOn := sync.OnceFunc(func() { stop(); w.start(w.store, Options{Workers: 1}) })
-		if s.isDead() {
+		if s.IsCrashed() {
 			goOn()
 		}
 		sleepUntilIdle()
@@ -142,11 +78,11 @@ func tell(t *testing.T, dies int, arrives, transacts bool) (middle, end []string
 		for _, obj := range storyEnds {
 			w.delete(obj)
 		}
-		if s.isDead() {
+		if s.IsCrashed() {
 			goOn()
 		}
 		sleepUntilIdle()
-		end, writes = w.ends(), s.writes
+		end, writes = w.ends(), s.Steps()
 	})
 	return middle, end, writes
 }

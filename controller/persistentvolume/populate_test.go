@@ -19,6 +19,7 @@ import (
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -187,12 +188,12 @@ func fillingStory(t *testing.T, dies int, arrives, transacts, deleted bool) (end
 				return "", ctx.Err()
 			}
 		}
-		s := &mortal{Store: w.store, left: dies, arrives: arrives}
+		s := crashstore.New(w.store, crashstore.Crash{After: dies, Arrives: arrives})
 		seen := store.Store(s)
 		if transacts {
 			transactor, ok := w.store.(store.Transactor)
 			require.True(t, ok)
-			seen = mortalTransactor{s, transactor}
+			seen = crashstore.Transactor{Store: s, Under: transactor}
 		}
 		_, stop := w.start(seen, d.options())
 		if deleted {
@@ -217,7 +218,7 @@ func fillingStory(t *testing.T, dies int, arrives, transacts, deleted bool) (end
 				fills++
 			}
 		}
-		end, writes = w.ends(), s.writes
+		end, writes = w.ends(), s.Steps()
 	})
 	return end, fills, writes
 }

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -22,39 +23,39 @@ import (
 type mortalPlugin struct {
 	*fake.Plugin
 
-	s *mortal
+	s *crashstore.Store
 }
 
 func (p mortalPlugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOptions) (made volume.Snapshot, err error) {
-	err = p.s.step("CreateSnapshot", func() error { made, err = p.Plugin.CreateSnapshot(ctx, options); return err })
+	err = p.s.Step(func() error { made, err = p.Plugin.CreateSnapshot(ctx, options); return err })
 	return made, err
 }
 
 func (p mortalPlugin) GetSnapshot(ctx context.Context, handle string) (found volume.Snapshot, err error) {
-	err = p.s.step("GetSnapshot", func() error { found, err = p.Plugin.GetSnapshot(ctx, handle); return err })
+	err = p.s.Step(func() error { found, err = p.Plugin.GetSnapshot(ctx, handle); return err })
 	return found, err
 }
 
 func (p mortalPlugin) DeleteSnapshot(ctx context.Context, handle string) error {
-	return p.s.step("DeleteSnapshot", func() error { return p.Plugin.DeleteSnapshot(ctx, handle) })
+	return p.s.Step(func() error { return p.Plugin.DeleteSnapshot(ctx, handle) })
 }
 
 func (p mortalPlugin) CreateGroupSnapshot(ctx context.Context, options volume.GroupSnapshotOptions) (made volume.GroupSnapshot, err error) {
-	err = p.s.step("CreateGroupSnapshot", func() error { made, err = p.Plugin.CreateGroupSnapshot(ctx, options); return err })
+	err = p.s.Step(func() error { made, err = p.Plugin.CreateGroupSnapshot(ctx, options); return err })
 	return made, err
 }
 
 func (p mortalPlugin) GetGroupSnapshot(ctx context.Context, handle string, members []string) (found volume.GroupSnapshot, err error) {
-	err = p.s.step("GetGroupSnapshot", func() error { found, err = p.Plugin.GetGroupSnapshot(ctx, handle, members); return err })
+	err = p.s.Step(func() error { found, err = p.Plugin.GetGroupSnapshot(ctx, handle, members); return err })
 	return found, err
 }
 
 func (p mortalPlugin) DeleteGroupSnapshot(ctx context.Context, handle string, members []string) error {
-	return p.s.step("DeleteGroupSnapshot", func() error { return p.Plugin.DeleteGroupSnapshot(ctx, handle, members) })
+	return p.s.Step(func() error { return p.Plugin.DeleteGroupSnapshot(ctx, handle, members) })
 }
 
 // startMortal runs a controller that dies with s.
-func (w *world) startMortal(s *mortal) (stop func()) {
+func (w *world) startMortal(s *crashstore.Store) (stop func()) {
 	w.t.Helper()
 	host, err := volume.NewHost(volume.HostOptions{RootDir: w.t.TempDir(), NodeName: "node-1"})
 	require.NoError(w.t, err)
@@ -131,26 +132,26 @@ func tell(t *testing.T, dies int, arrives bool) (middle, end []string, steps int
 	t.Helper()
 	inWorld(t, fake.PluginOptions{}, nil, func(_ *testing.T, w *world) {
 		w.story()
-		s := &mortal{Store: w.store, left: dies, arrives: arrives}
+		s := crashstore.New(w.store, crashstore.Crash{After: dies, Arrives: arrives})
 		stop := w.startMortal(s)
 		idle()
 		goOn := sync.OnceFunc(func() { stop(); w.start(w.store) })
-		if s.isDead() {
+		if s.IsCrashed() {
 			goOn()
 		}
 		settle()
-		if s.isDead() {
+		if s.IsCrashed() {
 			goOn()
 		}
 		settle()
 		middle = w.ends()
 		w.drop()
 		settle()
-		if s.isDead() {
+		if s.IsCrashed() {
 			goOn()
 		}
 		settle()
-		end, steps = w.ends(), s.count()
+		end, steps = w.ends(), s.Steps()
 	})
 	return middle, end, steps
 }
@@ -181,11 +182,11 @@ func TestWhatIsDeletedWhileNoControllerRunsLeavesNothing(t *testing.T) {
 		inWorld(t, fake.PluginOptions{}, nil, func(_ *testing.T, w *world) {
 			w.story()
 			change(w, newClass("keep"), func(c *snapshotv1.VolumeSnapshotClass) { c.DeletionPolicy = snapshotv1.VolumeSnapshotContentDelete })
-			s := &mortal{Store: w.store, left: dies, arrives: arrives}
+			s := crashstore.New(w.store, crashstore.Crash{After: dies, Arrives: arrives})
 			stop := w.startMortal(s)
 			settle()
 			stop()
-			steps = s.count()
+			steps = s.Steps()
 			w.drop()
 			w.start(w.store)
 			settle()

@@ -2,8 +2,6 @@ package snapshot
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -16,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
@@ -307,70 +304,4 @@ func newGroup(name, class string) *groupv1.VolumeGroupSnapshot {
 		group.Spec.VolumeGroupSnapshotClassName = &class
 	}
 	return group
-}
-
-var errCrashed = errors.New("the process has crashed")
-
-// mortal is a store, and a plugin, as seen by a process that dies at a step: that one and all that follow fail. Whether the step at
-// which it died took effect is up to the test.
-type mortal struct {
-	store.Store
-
-	mu      sync.Mutex
-	left    int  // steps before the last one
-	arrives bool // the last one takes effect
-	dead    bool
-	steps   []string
-}
-
-func (s *mortal) Kinds() *store.KindTable { return store.KindsOf(s.Store) }
-
-func (s *mortal) step(name string, do func() error) error {
-	s.mu.Lock()
-	s.steps = append(s.steps, name)
-	dead := s.dead
-	last := !dead && s.left == 0
-	s.left--
-	s.dead = dead || last
-	s.mu.Unlock()
-	switch {
-	case dead:
-		return errCrashed
-	case !last:
-		return do()
-	case s.arrives:
-		_ = do()
-	}
-	return errCrashed
-}
-
-func (s *mortal) name(verb string, obj runtime.Object) string {
-	key, err := s.Kinds().KeyOf(obj)
-	return fmt.Sprint(verb, " ", key, err)
-}
-
-func (s *mortal) Create(ctx context.Context, obj runtime.Object) (created runtime.Object, err error) {
-	err = s.step(s.name("create", obj), func() error { created, err = s.Store.Create(ctx, obj); return err })
-	return created, err
-}
-
-func (s *mortal) Update(ctx context.Context, obj runtime.Object) (updated runtime.Object, err error) {
-	err = s.step(s.name("update", obj), func() error { updated, err = s.Store.Update(ctx, obj); return err })
-	return updated, err
-}
-
-func (s *mortal) Delete(ctx context.Context, key store.Key, p store.Preconditions) error {
-	return s.step("delete "+key.String(), func() error { return s.Store.Delete(ctx, key, p) })
-}
-
-func (s *mortal) isDead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead
-}
-
-func (s *mortal) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.steps)
 }

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -18,7 +19,7 @@ import (
 // which only the VolumeSnapshot sees to.
 func TestARetainedSnapshotKeepsItsSourceUntilItIsOnRecord(t *testing.T) {
 	inWorld(t, fake.PluginOptions{}, with(bound("c"), objectList{newClass("x", retains), newSnapshot("s", "c", "x")}), func(t *testing.T, w *world) {
-		w.plugin.Inject(fake.MethodCreateSnapshot, fake.Fault{Times: 2, Effect: fake.EffectDone, Err: volume.Uncertain(errCrashed)})
+		w.plugin.Inject(fake.MethodCreateSnapshot, fake.Fault{Times: 2, Effect: fake.EffectDone, Err: volume.Uncertain(crashstore.ErrCrashed)})
 		w.start(w.store)
 		idle()
 		w.delete(newSnapshot("s", "", ""))
@@ -41,7 +42,7 @@ func TestARetainedGroupKeepsItsSourcesUntilItIsOnRecord(t *testing.T) {
 		newGroupClass("x", func(c *groupv1.VolumeGroupSnapshotClass) { c.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain }), newGroup("g", "x"),
 	})
 	inWorld(t, fake.PluginOptions{}, objects, func(t *testing.T, w *world) {
-		w.plugin.Inject(fake.MethodCreateGroupSnapshot, fake.Fault{Times: 2, Effect: fake.EffectDone, Err: volume.Uncertain(errCrashed)})
+		w.plugin.Inject(fake.MethodCreateGroupSnapshot, fake.Fault{Times: 2, Effect: fake.EffectDone, Err: volume.Uncertain(crashstore.ErrCrashed)})
 		w.start(w.store)
 		idle()
 		w.delete(newGroup("g", ""))

@@ -2,78 +2,20 @@ package snapshottest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/store"
 )
 
-var errKilled = errors.New("the process was killed")
-
-// mortal is a store as seen by a process that is killed at a write: that one and all that follow fail. Whether the write at which it was
-// killed took effect is up to the test.
-type mortal struct {
-	store.Store
-
-	arrives bool // the last write takes effect
-	killed  chan struct{}
-
-	mu   sync.Mutex
-	left int // writes before the last one
-}
-
-func (s *mortal) Kinds() *store.KindTable { return store.KindsOf(s.Store) }
-
-func (s *mortal) write(do func() error) error {
-	s.mu.Lock()
-	s.left--
-	left := s.left
-	s.mu.Unlock()
-	if left >= 0 {
-		return do()
-	}
-	if left == -1 {
-		if s.arrives {
-			_ = do()
-		}
-		close(s.killed)
-	}
-	return errKilled
-}
-
-func (s *mortal) Create(ctx context.Context, obj runtime.Object) (created runtime.Object, err error) {
-	err = s.write(func() error { created, err = s.Store.Create(ctx, obj); return err })
-	return created, err
-}
-
-func (s *mortal) Update(ctx context.Context, obj runtime.Object) (updated runtime.Object, err error) {
-	err = s.write(func() error { updated, err = s.Store.Update(ctx, obj); return err })
-	return updated, err
-}
-
-func (s *mortal) Delete(ctx context.Context, key store.Key, p store.Preconditions) error {
-	return s.write(func() error { return s.Store.Delete(ctx, key, p) })
-}
-
-func (s *mortal) isKilled() bool {
-	select {
-	case <-s.killed:
-		return true
-	default:
-		return false
-	}
-}
-
 // tell has a controller that is killed at a write make and delete snapshots, and another go on. The middle is before they are deleted.
-func tell(w *world, s *mortal, middle, end []string) (killed bool) {
+func tell(w *world, s *crashstore.Store, middle, end []string) (killed bool) {
 	w.t.Helper()
 	w.bound("c", "")
 	w.bound("a", "db")
@@ -93,7 +35,7 @@ func tell(w *world, s *mortal, middle, end []string) (killed bool) {
 	go func() {
 		defer close(next)
 		select {
-		case <-s.killed:
+		case <-s.Crashed():
 			stop()
 			w.start(w.store)
 		case <-ctx.Done():
@@ -105,7 +47,7 @@ func tell(w *world, s *mortal, middle, end []string) (killed bool) {
 		w.drop(obj)
 	}
 	w.until("all is gone: "+fmt.Sprint(end), func() bool { return slices.Equal(end, w.ends()) })
-	return s.isKilled()
+	return s.IsCrashed()
 }
 
 // testKilled has controllers killed at each write, be it that the write was lost or its answer. The next one comes to the same end.
@@ -130,7 +72,7 @@ func testKilled(t *testing.T, makeStore makeStore) {
 		for k := 0; killed; k++ {
 			t.Run(fmt.Sprintf("write %d, which arrived: %v", k, arrives), func(t *testing.T) {
 				w := newWorld(t, makeStore(t), fake.PluginOptions{})
-				killed = tell(w, &mortal{Store: w.store, arrives: arrives, killed: make(chan struct{}), left: k}, middle, end)
+				killed = tell(w, crashstore.New(w.store, crashstore.Crash{After: k, Arrives: arrives}), middle, end)
 				require.True(t, killed || k > 20, "there are %d writes", k)
 			})
 			if t.Failed() {
