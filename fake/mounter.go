@@ -19,6 +19,8 @@ const (
 	MethodLookup       Method = "Lookup"
 	MethodList         Method = "List"
 	MethodGetMountRefs Method = "GetMountRefs"
+	// MethodCheckIDMappings is [Mounter.CheckIDMappings].
+	MethodCheckIDMappings Method = "CheckIDMappings"
 )
 
 // MounterOptions says what a [Mounter] is. The zero value is a Linux machine with the usual filesystems.
@@ -26,6 +28,8 @@ type MounterOptions struct {
 	// FSTypes are the filesystems that the kernel knows beside tmpfs. Nil means ext2, ext3, ext4, xfs, btrfs, vfat, nfs
 	// and nfs4. Each mount of the same source shows the same files, also after it was unmounted.
 	FSTypes []string
+	// NoIDMappings are the filesystems that cannot be mounted with the owners mapped. Nil means nfs and nfs4.
+	NoIDMappings []string
 	// SELinux says that the machine runs SELinux, so that a filesystem may be mounted with a context.
 	SELinux bool
 }
@@ -155,6 +159,27 @@ func (m *Mounter) GetMountRefs(ctx context.Context, name string) (paths []string
 		return err
 	})
 	return paths, err
+}
+
+// CheckIDMappings reports whether source can be mounted with mappings, as mount.Mounter does. Files have no owners here: a mount
+// with mappings only has the option "idmapped" in the table.
+func (m *Mounter) CheckIDMappings(ctx context.Context, source string, mappings mount.IDMappings) error {
+	call := MountCall{Method: MethodCheckIDMappings, Path: source}
+	name, err := cleanName(source)
+	if err == nil {
+		err = mappings.Validate()
+	}
+	if err != nil {
+		return m.log.refuse(call, err)
+	}
+	return m.look(ctx, call, func() error {
+		plan := mount.Plan{Source: name, Bind: true, Recursive: true, IDMappings: mappings}
+		shown, err := m.namespace.shown(plan, nil)
+		if err != nil {
+			return err
+		}
+		return m.namespace.checkIDMappings(shown, plan)
+	})
 }
 
 // look makes a call that changes nothing.

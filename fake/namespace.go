@@ -7,6 +7,7 @@ import "slices"
 type namespace struct {
 	fsTypes   []string
 	seLinux   bool
+	unmapped  []string               // the types that cannot be mounted with the owners mapped
 	mounts    []*mounted             // in the order of mounting; the first is the root
 	super     map[string]*filesystem // by type and source, of filesystems that outlive their mounts
 	lastID    uint64
@@ -20,7 +21,11 @@ func newNamespace(options MounterOptions) *namespace {
 	if fsTypes == nil {
 		fsTypes = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "vfat", "nfs", "nfs4"}
 	}
-	ns := &namespace{fsTypes: slices.Clone(fsTypes), seLinux: options.SELinux, super: map[string]*filesystem{}}
+	unmapped := options.NoIDMappings
+	if unmapped == nil {
+		unmapped = []string{"nfs", "nfs4"}
+	}
+	ns := &namespace{fsTypes: slices.Clone(fsTypes), seLinux: options.SELinux, unmapped: slices.Clone(unmapped), super: map[string]*filesystem{}}
 	root := ns.newFilesystem("ext4", "/dev/root")
 	ns.mounts = []*mounted{{id: ns.nextID(), fs: root, root: root.root, rootPath: "/", path: "/"}}
 	return ns

@@ -53,6 +53,9 @@ func (ns *namespace) mount(plan mount.Plan, public []string) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := ns.checkIDMappings(shown, plan); err != nil {
+		return err
+	}
 	at, err := ns.makeTarget(plan.Target, target, shown.node.mode.Type())
 	if err != nil {
 		return err
@@ -197,16 +200,36 @@ func validMemoryOption(key, value string) bool {
 
 // bound copies what is to be mounted, and what is mounted below it if the plan says so, and gives it its options.
 func (ns *namespace) bound(shown position, plan mount.Plan) []*mounted {
-	isTaken := func(mp *mounted) bool {
-		return plan.Recursive && !mp.unbindable && (mp.parent != shown.mount || isWithin(mp.pointPath, shown.rel))
-	}
-	tree := ns.copyTree(ns.tree(shown.mount, isTaken))
+	tree := ns.copyTree(ns.taken(shown, plan))
 	tree[0].root, tree[0].rootPath = shown.node, shown.rel
 	for _, mp := range tree {
 		mp.change(plan)
 	}
 	ns.propagateAll(tree, plan)
 	return tree
+}
+
+// taken returns the mounts that a bind of the plan copies.
+func (ns *namespace) taken(shown position, plan mount.Plan) []*mounted {
+	return ns.tree(shown.mount, func(mp *mounted) bool {
+		return plan.Recursive && !mp.unbindable && (mp.parent != shown.mount || isWithin(mp.pointPath, shown.rel))
+	})
+}
+
+// checkIDMappings refuses to map the owners in what the plan mounts, as the kernel does.
+func (ns *namespace) checkIDMappings(shown position, plan mount.Plan) error {
+	if plan.IDMappings.IsZero() {
+		return nil
+	}
+	for _, mp := range ns.taken(shown, plan) {
+		if slices.Contains(mp.options, "idmapped") {
+			return fmt.Errorf("the mount at %q is id-mapped already: %w", mp.path, syscall.EPERM)
+		}
+		if slices.Contains(ns.unmapped, mp.fs.fsType) {
+			return fmt.Errorf("the owners in %s at %q cannot be mapped: %w: %w", mp.fs.fsType, mp.path, mount.ErrUnsupported, syscall.EINVAL)
+		}
+	}
+	return nil
 }
 
 // change gives the mount the options of the plan.
@@ -222,6 +245,9 @@ func (mp *mounted) change(plan mount.Plan) {
 		}
 		mp.options = slices.DeleteFunc(mp.options, func(other string) bool { return excludes(option, other) })
 		mp.options = append(mp.options, option)
+	}
+	if !plan.IDMappings.IsZero() {
+		mp.options = append(mp.options, "idmapped")
 	}
 }
 

@@ -14,6 +14,9 @@ import (
 func (c changer) bind(ctx context.Context, p *place, plan *Plan) error {
 	tree, err := c.cloneTree(ctx, plan)
 	if errors.Is(err, errNoSyscall) {
+		if !plan.IDMappings.IsZero() {
+			return noIDMappings(err)
+		}
 		return c.bindOld(ctx, p, plan)
 	}
 	if err != nil {
@@ -51,6 +54,9 @@ func (c changer) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 	err = abandonable.Begin(ctx, "mount_setattr")
 	if err == nil {
 		err = c.setattr(tree, plan.detachedAttr(), recursive)
+	}
+	if err == nil {
+		err = c.mapIDs(ctx, tree, plan, recursive)
 	}
 	if err != nil {
 		closeFD(tree)

@@ -87,6 +87,10 @@ type Request struct {
 	// Exclusive refuses a target at which something is mounted: the error matches [ErrMounted], and nothing is changed. Without it
 	// the mount goes on top. A target that is missing costs no look. A remount has no use for it.
 	Exclusive bool
+	// IDMappings map the owners of what a bind shows, with "rbind" also of the mounts below. The zero value maps nothing. Where
+	// the kernel cannot do it, see [Mounter.CheckIDMappings], the error matches ErrUnsupported and nothing is mounted. A mount
+	// that is not a new bind takes none.
+	IDMappings IDMappings
 	// Sensitive are options for the filesystem, such as the password of a share. Their values never appear in an error, a
 	// log or an event, and an option without a value does not appear at all. The values may hold commas, since options are not joined (on kernels before Linux 5.2 they
 	// have to be, and a comma is then an error that matches ErrUnsupported).

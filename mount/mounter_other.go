@@ -16,6 +16,8 @@ func checkFilesystem(string) error { return unsupported() }
 
 func (m *Mounter) mount(context.Context, Plan) error { return unsupported() }
 
+func (m *Mounter) checkIDMappings(context.Context, *Plan) error { return unsupported() }
+
 func (m *Mounter) unmount(context.Context, string, UnmountOptions) error {
 	return unsupported()
 }

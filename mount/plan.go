@@ -40,6 +40,8 @@ type Plan struct {
 	SELinuxContext string
 	// Exclusive is the request's.
 	Exclusive bool
+	// IDMappings are the request's.
+	IDMappings IDMappings
 
 	public  []string // Data without what is sensitive
 	secrets []string // what must never be printed, longest first
@@ -89,7 +91,7 @@ func (r Request) Plan() (Plan, error) {
 	if err := r.checkSource(); err != nil {
 		return Plan{}, fmt.Errorf("target %q: %w", target, err)
 	}
-	p := Plan{Source: r.Source, Target: target, FSType: r.FSType, SELinuxContext: r.SELinuxContext, Exclusive: r.Exclusive}
+	p := Plan{Source: r.Source, Target: target, FSType: r.FSType, SELinuxContext: r.SELinuxContext, Exclusive: r.Exclusive, IDMappings: r.IDMappings}
 	for _, option := range slices.Concat(r.UserOptions, r.Options) {
 		p.add(option)
 	}
@@ -227,6 +229,12 @@ func (p *Plan) check() error {
 		}
 	case p.FSType == "":
 		why = "neither a filesystem type nor the option bind"
+	}
+	if why == "" && !p.IDMappings.IsZero() {
+		if p.Bind && !p.Remount {
+			return p.IDMappings.Validate()
+		}
+		why = "owners are mapped for a new bind only"
 	}
 	if why == "" {
 		return nil

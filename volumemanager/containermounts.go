@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/cache"
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/mount/safepath"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
@@ -61,6 +62,9 @@ type ContainerMount struct {
 	Propagation v1.MountPropagationMode
 	// Relabel says that the content is to be given the SELinux label of the container, where there is SELinux.
 	Relabel bool
+	// IDMappings are the ranges with which the runtime must map the owners in the mount and in all mounts beneath. It is zero
+	// unless the pod has a user namespace, see [Options].UserNamespaces.
+	IDMappings mount.IDMappings
 }
 
 // ContainerDevice is one block device in a container.
@@ -97,6 +101,9 @@ type ContainerDevice struct {
 // match [ErrUnknownContainer], [ErrVolumeMode], [volume.ErrInvalid] for what the pod must not ask for,
 // [volume.ErrUnsupported] for a recursively read-only mount that [Options] does not allow, or what package safepath
 // returns for a sub-path; they hold paths of the host: what may be shown to the pod's owner is safepath.Public.
+//
+// For a pod with hostUsers: false each mount has the ranges that [Options].UserNamespaces returns. Before, the manager makes that
+// mount once where no path leads to it. If that fails, or if the container has a device, the error is an [*IDMappingError].
 //
 // ctx bounds the call, or [Options].WaitTimeout if it has no deadline; a call on a volume that hangs is abandoned then,
 // and the error matches [volume.ErrUncertain]. When ContainerMounts fails, the sub-paths that it has bound stay until the next
@@ -156,6 +163,7 @@ type containerAsk struct {
 	container *v1.Container
 	rows      map[string]cache.MountedVolume // by outer name
 	variables *containers.Environment        // nil until a subPathExpr needs them
+	mappings  mount.IDMappings               // zero unless the pod has a user namespace
 }
 
 func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.Pod) }
@@ -168,6 +176,9 @@ func (a *containerAsk) answer(ctx context.Context) (ContainerVolumes, error) {
 	if err := a.checkModes(); err != nil {
 		return volumes, err
 	}
+	if err := a.readIDMappings(ctx); err != nil {
+		return volumes, err
+	}
 	for i := range a.container.VolumeMounts {
 		made, err := a.mount(ctx, i)
 		if err != nil {
@@ -177,6 +188,9 @@ func (a *containerAsk) answer(ctx context.Context) (ContainerVolumes, error) {
 	}
 	for _, d := range a.container.VolumeDevices {
 		made, err := a.device(d)
+		if err == nil {
+			err = a.checkDevice(made)
+		}
 		if err != nil {
 			return volumes, fmt.Errorf("volume %q: %w", d.Name, err)
 		}
@@ -279,7 +293,10 @@ func (a *containerAsk) mount(ctx context.Context, index int) (ContainerMount, er
 	if err == nil && sub != "" {
 		made.Source, err = a.bindSubPath(ctx, index, made, sub)
 	}
-	return made, err
+	if err != nil {
+		return made, err
+	}
+	return a.mapped(ctx, made)
 }
 
 // mayRelabel reports whether the content may be given another label: it is the node's own, the plugin says that it can be

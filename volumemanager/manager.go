@@ -60,6 +60,7 @@ type Manager struct {
 	health     *health.Table
 	watch      *mountwatch.Watch
 	subpaths   *containers.Subpaths
+	idMapper   idMapper
 	orphans    *orphans.List
 	stats      *stats.Meter
 
@@ -117,6 +118,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.watch = mountwatch.New(m.watchOptions())
 	m.expansion = expansion.New(expansion.Options{Plugins: plugins, Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Retry: m.retryAll})
 	m.nodeStatus = m.newNodeStatus()
+	m.idMapper = o.idMapper(binder)
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
 	m.recovery = recovery.New(m.recoveryOptions())
 	m.populator = populator.New(m.populatorOptions())

@@ -51,6 +51,8 @@ type Options struct {
 	//     a mount.Mounter of its own, which does not know the abandoned calls of other mounters.
 	//   - With a *mount.Mounter it notices changes that others make to the mounts of volumes, leaves foreign mounts alone, and
 	//     reports data that may be lost before an unmount. See also MountTable and HungUnmount.
+	//   - With CheckIDMappings, which a *mount.Mounter and a *fake.Mounter have, it proves that the owners in a volume can be mapped;
+	//     see UserNamespaces. Otherwise it asks the kernel itself.
 	//
 	// Nil: a *mount.Mounter of the manager's own, which does not know the calls that the plugins' mounter has abandoned.
 	Mounter operationexecutor.MountPoints
@@ -71,6 +73,9 @@ type Options struct {
 	// Environment returns the variables of a container for a subPathExpr. Nil: the manager reads the variables from the pod,
 	// and a variable from a config map, a secret or a resource is a [VariableError].
 	Environment ContainerEnvironment
+	// UserNamespaces returns the id mappings of pods with hostUsers: false, which ContainerMounts then returns with each mount.
+	// Nil: ContainerMounts says nothing about user namespaces.
+	UserNamespaces UserNamespaces
 	// RecursiveReadOnly says that the kernel (Linux 5.12) and the container runtime can make a mount read-only with all
 	// mounts beneath it. False: a container that requires this (recursiveReadOnly Enabled) gets no mounts.
 	RecursiveReadOnly bool

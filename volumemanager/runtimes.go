@@ -2,6 +2,8 @@ package volumemanager
 
 import (
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/volumekit/volumekit/mount"
 )
 
 // OCIVolumes is [ContainerVolumes] in the words of the OCI runtime specification. The structs have the names and the JSON of
@@ -23,8 +25,20 @@ type OCIMount struct {
 	Type string `json:"type,omitempty"`
 	// Source is the absolute path on the host.
 	Source string `json:"source,omitempty"`
-	// Options are rbind, the propagation, and one of rw, ro, rro.
+	// Options are rbind, the propagation, one of rw, ro, rro, and ridmap if there are mappings.
 	Options []string `json:"options,omitempty"`
+	// UIDMappings and GIDMappings map the owners in the mount. They are of version 1.1 of the specification, ridmap is of 1.2.
+	UIDMappings []OCIIDMapping `json:"uidMappings,omitempty"`
+	GIDMappings []OCIIDMapping `json:"gidMappings,omitempty"`
+}
+
+// OCIIDMapping is LinuxIDMapping of the specification.
+type OCIIDMapping struct {
+	// ContainerID is the first id in the container, HostID the first on the host.
+	ContainerID uint32 `json:"containerID"`
+	HostID      uint32 `json:"hostID"`
+	// Size is how many ids there are.
+	Size uint32 `json:"size"`
 }
 
 // OCIDevice is LinuxDevice of the specification.
@@ -61,9 +75,14 @@ var ociPropagations = map[v1.MountPropagationMode]string{
 func (v ContainerVolumes) OCI() OCIVolumes {
 	var oci OCIVolumes
 	for _, m := range v.Mounts {
-		oci.Mounts = append(oci.Mounts, OCIMount{
+		made := OCIMount{
 			Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{"rbind", ociPropagations[m.Propagation], m.ociAccess()},
-		})
+		}
+		if !m.IDMappings.IsZero() {
+			made.Options = append(made.Options, "ridmap")
+			made.UIDMappings, made.GIDMappings = ociMappings(m.IDMappings.UIDs), ociMappings(m.IDMappings.GIDs)
+		}
+		oci.Mounts = append(oci.Mounts, made)
 	}
 	for _, d := range v.Devices {
 		major, minor := int64(d.Major), int64(d.Minor)
@@ -71,6 +90,14 @@ func (v ContainerVolumes) OCI() OCIVolumes {
 		oci.DeviceRules = append(oci.DeviceRules, OCIDeviceRule{Allow: true, Type: "b", Major: &major, Minor: &minor, Access: d.Permissions})
 	}
 	return oci
+}
+
+func ociMappings(ranges []mount.IDMapping) []OCIIDMapping {
+	var all []OCIIDMapping
+	for _, r := range ranges {
+		all = append(all, OCIIDMapping(r))
+	}
+	return all
 }
 
 func (m ContainerMount) ociAccess() string {
@@ -102,6 +129,16 @@ type CRIMount struct {
 	SelinuxRelabel bool
 	// Propagation converts to MountPropagation of the CRI.
 	Propagation CRIPropagation
+	// UIDMappings and GIDMappings map the owners in the mount. The pod's sandbox must have the same (NamespaceOption.userns_options).
+	UIDMappings, GIDMappings []CRIIDMapping
+}
+
+// CRIIDMapping is IDMapping of the CRI.
+type CRIIDMapping struct {
+	// ContainerID is the first id in the container, HostID the first on the host.
+	ContainerID, HostID uint32
+	// Length is how many ids there are.
+	Length uint32
 }
 
 // CRIDevice is Device of the CRI.
@@ -146,10 +183,19 @@ func (v ContainerVolumes) CRI() CRIVolumes {
 		cri.Mounts = append(cri.Mounts, CRIMount{
 			ContainerPath: m.Target, HostPath: m.Source, Readonly: m.ReadOnly, RecursiveReadOnly: m.RecursiveReadOnly,
 			SelinuxRelabel: m.Relabel, Propagation: criPropagations[m.Propagation],
+			UIDMappings: criMappings(m.IDMappings.UIDs), GIDMappings: criMappings(m.IDMappings.GIDs),
 		})
 	}
 	for _, d := range v.Devices {
 		cri.Devices = append(cri.Devices, CRIDevice{ContainerPath: d.Target, HostPath: d.Source, Permissions: d.Permissions})
 	}
 	return cri
+}
+
+func criMappings(ranges []mount.IDMapping) []CRIIDMapping {
+	var all []CRIIDMapping
+	for _, r := range ranges {
+		all = append(all, CRIIDMapping{ContainerID: r.ContainerID, HostID: r.HostID, Length: r.Size})
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,11 +91,13 @@ func (a *agent) close() error {
 
 func (a *agent) assemble(ctx context.Context) error {
 	var err error
-	if a.runtime, err = newRuntime(a.options); err != nil {
+	mounter := mount.New(mount.Options{})
+	if a.runtime, err = newRuntime(a.options, mounter); err != nil {
 		return err
 	}
+	runc := featuresOfRunc(ctx)
+	a.runtime.mapsOwners = mapsOwners(runc)
 	events := operationexecutor.NewEventPrinter(os.Stderr)
-	mounter := mount.New(mount.Options{})
 	plugins, err := a.newPlugins(ctx, mounter, events)
 	if err != nil {
 		return err
@@ -105,8 +109,9 @@ func (a *agent) assemble(ctx context.Context) error {
 	o := volumemanager.Options{
 		Store: a.objects, Mounter: mounter, DeviceUse: loop.DeviceUse{}, Loops: loop.New(loop.Options{}), Recorder: events, Logger: a.log,
 		RuntimeDir: filepath.Join(a.options.run, "volumes"), StateDir: filepath.Join(a.options.root, "attachments"),
-		RecursiveReadOnly: mountsRecursivelyReadOnly(ctx), Backoff: operationexecutor.Backoff{Initial: a.options.retry},
+		RecursiveReadOnly: slices.Contains(runc.MountOptions, "rro"), Backoff: operationexecutor.Backoff{Initial: a.options.retry},
 	}
+	o.UserNamespaces = userNamespaces{a.runtime.firstUser}
 	if err == nil {
 		o.SELinux = labels
 	}
@@ -140,10 +145,22 @@ func (a *agent) newPlugins(ctx context.Context, mounter *mount.Mounter, events v
 	)
 }
 
-// mountsRecursivelyReadOnly reports whether runc knows the mount option rro.
-func mountsRecursivelyReadOnly(ctx context.Context) bool {
-	features, err := exec.CommandContext(ctx, "runc", "features").Output()
-	return err == nil && bytes.Contains(features, []byte(`"rro"`))
+// featuresOfRunc returns what runc can do. They are empty for one that cannot say so.
+func featuresOfRunc(ctx context.Context) features.Features {
+	var found features.Features
+	if text, err := exec.CommandContext(ctx, "runc", "features").Output(); err == nil {
+		_ = json.Unmarshal(text, &found)
+	}
+	return found
+}
+
+// mapsOwners reports whether runc makes id-mapped mounts. An older one ignores the mappings of a mount.
+func mapsOwners(runc features.Features) bool {
+	if runc.Linux == nil || runc.Linux.MountExtensions == nil {
+		return false
+	}
+	idMap := runc.Linux.MountExtensions.IDMap
+	return idMap != nil && idMap.Enabled != nil && *idMap.Enabled
 }
 
 // serve runs until ctx ends, or a part fails. What is mounted stays mounted, and containers run on.

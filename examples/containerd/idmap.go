@@ -7,89 +7,53 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/core/mount"
+	containerdmount "github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/volumekit/volumekit/volume"
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// usersOfAPod is how many users and groups a pod with a user namespace has. An agent for strangers' pods gives each pod a range of its
-// own; this example gives all the same.
+// usersOfAPod is how many users and groups a pod with a user namespace has.
 const usersOfAPod = 1 << 16
 
-// mapMounts makes an id-mapped mount of each volume of a container in a user namespace, so that what root owns in the volume belongs to
-// root in the container. It returns the mounts with these as their sources. runc does this itself from 1.2 on, for mounts with uidMappings
-// and gidMappings; Debian 12 has 1.1. It needs Linux 5.12, and a filesystem that can be id-mapped: tmpfs can from 6.3 on.
-func (r *containerRuntime) mapMounts(id string, volumes volumemanager.OCIVolumes) ([]volumemanager.OCIMount, error) {
-	if len(volumes.Devices) > 0 {
-		return nil, fmt.Errorf("device %q: a pod with hostUsers: false cannot have block devices: %w", volumes.Devices[0].Path, volume.ErrUnsupported)
-	}
-	mapping := fmt.Sprintf("0:%d:%d", r.firstUser, usersOfAPod)
-	users, err := mount.GetUsernsFD(mapping, mapping)
-	if err != nil {
-		return nil, err
-	}
-	defer users.Close()
-	mapped := append([]volumemanager.OCIMount{}, volumes.Mounts...)
-	for i := range mapped {
-		target := filepath.Join(r.mounts, id, strconv.Itoa(i))
-		if err := mountMapped(mapped[i], target, users); err != nil {
-			return nil, fmt.Errorf("id-mapped mount of %q for %q: %w", mapped[i].Source, mapped[i].Destination, err)
+// userNamespaces tells the volume manager the user namespaces of pods. An agent for strangers' pods gives each pod a range of its own;
+// this example gives all the same.
+type userNamespaces struct{ firstUser uint32 }
+
+var _ volumemanager.UserNamespaces = userNamespaces{}
+
+// IDMappings implements volumemanager.UserNamespaces.
+func (n userNamespaces) IDMappings(context.Context, *v1.Pod) (mount.IDMappings, error) {
+	ranges := []mount.IDMapping{{HostID: n.firstUser, Size: usersOfAPod}}
+	return mount.IDMappings{UIDs: ranges, GIDs: ranges}, nil
+}
+
+// mountMapped makes the id-mapped mounts of a container in place of runc, which does it from 1.2 on; Debian 12 has 1.1. It returns the
+// mounts with these as their sources. They are read-only already: in a user namespace runc 1.1 cannot make a mount with nosuid read-only.
+func (r *containerRuntime) mountMapped(ctx context.Context, id string, volumes volumemanager.ContainerVolumes) (volumemanager.ContainerVolumes, error) {
+	mounts := slices.Clone(volumes.Mounts)
+	for i := range mounts {
+		m := &mounts[i]
+		request := mount.Request{
+			Source: m.Source, Target: filepath.Join(r.mounts, id, strconv.Itoa(i)), Options: []string{"rbind"}, IDMappings: m.IDMappings,
 		}
-		// It is read-only already where it is to be. In a user namespace runc 1.1 cannot make a mount with nosuid read-only.
-		mapped[i].Source, mapped[i].Options = target, mapped[i].Options[:2]
+		if m.ReadOnly {
+			request.Options = append(request.Options, "ro") // as each option of an rbind, for the mounts beneath too
+		}
+		if err := r.mounter.Mount(ctx, request); err != nil {
+			return volumes, fmt.Errorf("volume %q: %w", m.Name, err)
+		}
+		m.Source, m.IDMappings, m.ReadOnly, m.RecursiveReadOnly = request.Target, mount.IDMappings{}, false, false
 	}
-	return mapped, nil
-}
-
-// mountMapped mounts the source of m, with all that is mounted in it, at target, where users is the user namespace that maps its owners.
-func mountMapped(m volumemanager.OCIMount, target string, users *os.File) error {
-	if err := makeTarget(m.Source, target); err != nil {
-		return err
-	}
-	tree, err := unix.OpenTree(unix.AT_FDCWD, m.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-	if err != nil {
-		return fmt.Errorf("open_tree: %w", err)
-	}
-	defer func() { _ = unix.Close(tree) }() // it is mounted, or goes with this
-	mapping := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())}
-	err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &mapping)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("this kernel cannot map the owners of this filesystem: %w: %w", err, volume.ErrUnsupported)
-	}
-	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	switch {
-	case err != nil:
-	case m.Options[2] == "ro":
-		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &readOnly)
-	case m.Options[2] == "rro":
-		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &readOnly)
-	}
-	if err != nil {
-		return fmt.Errorf("mount_setattr: %w", err)
-	}
-	return unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
-}
-
-// makeTarget makes a directory, or a file where source is none.
-func makeTarget(source, target string) error {
-	info, err := os.Stat(source)
-	if err != nil {
-		return err
-	}
-	if info.IsDir() {
-		return os.MkdirAll(target, 0o700)
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(target, nil, 0o600)
+	volumes.Mounts = mounts
+	return volumes, nil
 }
 
 // withOwnRoot gives the root filesystem of a container in a user namespace to root there. It copies what it changes; containerd 2 can mount
@@ -104,7 +68,7 @@ func (r *containerRuntime) withOwnRoot(pod *v1.Pod) client.NewContainerOpts {
 			return err
 		}
 		root := filepath.Join(r.mounts, container.ID, "root")
-		if err := errors.Join(os.MkdirAll(root, 0o700), mount.All(mounts, root)); err != nil {
+		if err := errors.Join(os.MkdirAll(root, 0o700), containerdmount.All(mounts, root)); err != nil {
 			return err
 		}
 		err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

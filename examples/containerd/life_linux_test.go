@@ -245,7 +245,7 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 	// A block device has no owner that a mount could map.
 	h.apply("pod", strings.NewReplacer("name: mapped", "name: device", "volumeMounts:", "volumeDevices: [{name: disk, devicePath: /dev/disk}]\n      volumeMounts:",
 		"\n  volumes:", "\n  volumes:\n    - {name: disk, persistentVolumeClaim: {claimName: disk}}").Replace(mapped))
-	h.until("the agent says why not", func() bool { return h.logged("a pod with hostUsers: false cannot have block devices") > 0 })
+	h.until("the agent says why not", func() bool { return h.logged("a block device has no owner that can be mapped") > 0 })
 	h.apply("pod", "")
 	h.apply("objects", "")
 	h.untilNothing()

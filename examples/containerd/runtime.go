@@ -18,21 +18,25 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
 // containerRuntime asks containerd for containers. What containerd has is the only record of them: an agent that starts reads it.
 type containerRuntime struct {
-	client    *client.Client
-	namespace string
-	logs      string // the directory of what containers print
-	mounts    string // the directory of mounts that are made for containers, see idmap.go
-	firstUser uint32
+	client     *client.Client
+	mounter    *mount.Mounter
+	namespace  string
+	logs       string // the directory of what containers print
+	mounts     string // the directory of mounts that are made for containers, see idmap.go
+	firstUser  uint32
+	mapsOwners bool // runc makes id-mapped mounts itself
 }
 
 // newRuntime connects with containerd, also later if it does not run yet.
-func newRuntime(o options) (*containerRuntime, error) {
+func newRuntime(o options, mounter *mount.Mounter) (*containerRuntime, error) {
 	r := &containerRuntime{
+		mounter:   mounter,
 		namespace: o.namespace, logs: filepath.Join(o.root, "logs"), mounts: filepath.Join(o.run, "containers"), firstUser: uint32(o.firstUser),
 	}
 	var err error

@@ -27,16 +27,18 @@ func (r *containerRuntime) create(ctx context.Context, s containerStart) (client
 	if err != nil {
 		return nil, err
 	}
-	volumes := s.volumes.OCI()
 	spec := []oci.SpecOpts{oci.WithDefaultSpec(), oci.WithDefaultUnixDevices, oci.WithEnv(config.Config.Env), withProcess(config.Config.Entrypoint, config.Config.Cmd, s)}
+	volumes := s.volumes
 	if hasUserNamespace(s.pod) {
-		if volumes.Mounts, err = r.mapMounts(id, volumes); err != nil {
-			return nil, err
+		if !r.mapsOwners {
+			if volumes, err = r.mountMapped(ctx, id, volumes); err != nil {
+				return nil, err
+			}
 		}
 		users := []specs.LinuxIDMapping{{ContainerID: 0, HostID: r.firstUser, Size: usersOfAPod}}
 		spec = append(spec, oci.WithUserNamespace(users, users))
 	}
-	spec = append(spec, withSecurity(s), withVolumes(volumes))
+	spec = append(spec, withSecurity(s), withVolumes(volumes.OCI()))
 	return r.client.NewContainer(ctx, id, client.WithImage(image), client.WithNewSnapshot(id, image), r.withOwnRoot(s.pod), client.WithNewSpec(spec...))
 }
 
@@ -105,7 +107,10 @@ func setUser(spec *oci.Spec, user, group *int64) {
 func withVolumes(volumes volumemanager.OCIVolumes) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		for _, m := range volumes.Mounts {
-			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Destination, Type: m.Type, Source: m.Source, Options: m.Options})
+			spec.Mounts = append(spec.Mounts, specs.Mount{
+				Destination: m.Destination, Type: m.Type, Source: m.Source, Options: m.Options,
+				UIDMappings: idMappings(m.UIDMappings), GIDMappings: idMappings(m.GIDMappings),
+			})
 			if m.Options[1] == "rshared" {
 				// What the container mounts there reaches the host only if its root does not keep it back.
 				spec.Linux.RootfsPropagation = "rshared"
@@ -121,6 +126,14 @@ func withVolumes(volumes volumemanager.OCIVolumes) oci.SpecOpts {
 		}
 		return nil
 	}
+}
+
+func idMappings(ranges []volumemanager.OCIIDMapping) []specs.LinuxIDMapping {
+	var all []specs.LinuxIDMapping
+	for _, r := range ranges {
+		all = append(all, specs.LinuxIDMapping(r))
+	}
+	return all
 }
 
 // hasUserNamespace reports whether a pod's users are not those of the host.

@@ -41,6 +41,7 @@ func mountCases() []testCase {
 		{"a bind takes mounts below along only when recursive", caseBindRecursive},
 		{"options of the mount are in the table", caseMountOptions},
 		{"of options that exclude each other the last counts", caseAccessTimes},
+		{"a bind may map the owners of what it shows", caseIDMappings},
 		{"a remount makes read-only and writable again", caseRemount},
 		{"a remount of a bind leaves its filesystem alone", caseRemountBind},
 		{"a remount may be for the mounts below too", caseRemountBelow},
@@ -162,6 +163,32 @@ func caseMountOptions(b *bench) {
 	}
 	b.refusesWrite(memory+"/f", syscall.EROFS)
 	b.unmountPaths(target, memory)
+}
+
+// caseIDMappings maps one user, which an ordinary user may do too. A mounter refuses it where it cannot do it.
+func caseIDMappings(b *bench) {
+	source, target := b.dir("source"), b.path("above/target")
+	b.tmpfs(source)
+	b.writes(source+"/f", "content")
+	one := []mount.IDMapping{{Size: 1}}
+	request := mount.Request{Source: source, Target: target, Options: []string{"rbind"}, IDMappings: mount.IDMappings{UIDs: one, GIDs: one}}
+	err := b.mounter.Mount(b.Context(), request)
+	if errors.Is(err, mount.ErrUnsupported) {
+		b.absent(b.path("above"))
+		b.unmountPaths(source)
+		return
+	}
+	b.must(err)
+	if !slices.Contains(b.top(target).Options, "idmapped") {
+		b.Fatalf("it is not id-mapped: %+v", b.top(target))
+	}
+	b.reads(target+"/f", "content")
+	request.Source, request.Target = target, b.path("again")
+	b.fails(b.mounter.Mount(b.Context(), request), syscall.EPERM)
+	b.absent(request.Target)
+	request.Options = []string{"remount", "bind"}
+	b.fails(b.mounter.Mount(b.Context(), request), mount.ErrInvalid)
+	b.unmountPaths(target, source)
 }
 
 func caseAccessTimes(b *bench) {

@@ -16,7 +16,7 @@ func copyOfPod(pod *v1.Pod) *v1.Pod {
 	used.ManagedFields = nil
 	used.Spec = v1.PodSpec{
 		Volumes: spec.Volumes, SecurityContext: spec.SecurityContext, NodeName: spec.NodeName, ServiceAccountName: spec.ServiceAccountName,
-		Overhead: spec.Overhead, Resources: spec.Resources,
+		Overhead: spec.Overhead, Resources: spec.Resources, HostUsers: spec.HostUsers,
 		InitContainers: containersInUse(spec.InitContainers), Containers: containersInUse(spec.Containers),
 	}
 	for i := range spec.EphemeralContainers {

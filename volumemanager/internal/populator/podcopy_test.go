@@ -87,12 +87,12 @@ func TestEveryFieldOfAPodIsKeptOrNot(t *testing.T) {
 		},
 		{
 			kept.Spec,
-			[]string{"Volumes", "InitContainers", "Containers", "EphemeralContainers", "ServiceAccountName", "NodeName", "SecurityContext", "Overhead", "Resources"},
+			[]string{"Volumes", "InitContainers", "Containers", "EphemeralContainers", "ServiceAccountName", "NodeName", "SecurityContext", "Overhead", "Resources", "HostUsers"},
 			[]string{
 				"RestartPolicy", "TerminationGracePeriodSeconds", "ActiveDeadlineSeconds", "DNSPolicy", "NodeSelector", "DeprecatedServiceAccount",
 				"AutomountServiceAccountToken", "HostNetwork", "HostPID", "HostIPC", "ShareProcessNamespace", "ImagePullSecrets", "Hostname", "Subdomain",
 				"Affinity", "SchedulerName", "Tolerations", "HostAliases", "PriorityClassName", "Priority", "DNSConfig", "ReadinessGates", "RuntimeClassName",
-				"EnableServiceLinks", "PreemptionPolicy", "TopologySpreadConstraints", "SetHostnameAsFQDN", "OS", "HostUsers", "SchedulingGates",
+				"EnableServiceLinks", "PreemptionPolicy", "TopologySpreadConstraints", "SetHostnameAsFQDN", "OS", "SchedulingGates",
 				"ResourceClaims", "HostnameOverride", "WorkloadRef",
 			},
 		},
