@@ -324,30 +324,6 @@ func TestDeletion(t *testing.T) {
 			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
 			assert.Empty(t, w.handles())
 		}},
-		{"32 a claim that another program restores", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
-			w.start(w.store)
-			idle()
-			r := restoring("r", "s")
-			r.Annotations = map[string]string{objects.AnnStorageProvisioner: "other.example.com"}
-			w.create(r)
-			w.delete(s)
-			settle()
-			assert.Nil(t, w.content(content.Name).DeletionTimestamp)
-			w.delete(r)
-			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
-			assert.Empty(t, w.handles())
-		}},
-		{"32a a claim waits for it, and nothing is begun", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
-			w.start(w.store)
-			idle()
-			r := restoring("r", "s")
-			r.Annotations = map[string]string{objects.AnnStorageProvisioner: driver} // Of an attempt that has failed.
-			w.create(r)
-			w.delete(s)
-			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
-			assert.Empty(t, w.handles())
-			assert.Nil(t, w.claim("r").DeletionTimestamp)
-		}},
 		{"33 the content is deleted before its snapshot", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
 			w.start(w.store)
 			idle()
@@ -440,6 +416,30 @@ func TestDeletion(t *testing.T) {
 			change(w, content, func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.UID = "gone" })
 			w.delete(content)
 			isGone[*snapshotv1.VolumeSnapshotContent](w, "", content.Name)
+			assert.Empty(t, w.handles())
+		}},
+		{"42 a claim waits for it, and nothing was begun", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+			w.start(w.store)
+			idle()
+			r := restoring("r", "s")
+			r.Annotations = map[string]string{objects.AnnStorageProvisioner: driver} // Of an attempt that has failed.
+			w.create(r)
+			w.delete(s)
+			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
+			assert.Empty(t, w.handles())
+			assert.Nil(t, w.claim("r").DeletionTimestamp)
+		}},
+		{"43 a claim waits for it, and another program provisions", fake.PluginOptions{}, made(newClass("x")), func(t *testing.T, w *world) {
+			w.start(w.store)
+			idle()
+			r := restoring("r", "s")
+			r.Annotations = map[string]string{objects.AnnStorageProvisioner: "other.example.com"}
+			w.create(r)
+			w.delete(s)
+			settle()
+			assert.Nil(t, w.content(content.Name).DeletionTimestamp)
+			w.delete(r)
+			isGone[*snapshotv1.VolumeSnapshot](w, "default", "s")
 			assert.Empty(t, w.handles())
 		}},
 	})
