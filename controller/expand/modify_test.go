@@ -394,3 +394,40 @@ func TestAClassIsNotMissedBeforeTheClassesWereListed(t *testing.T) {
 		})
 	}
 }
+
+// A claim that is deleted together with its class while its volume is modified is let go: the call ends, nothing is written of it, and
+// it is not made again.
+func TestAClaimAndItsClassAreDeletedDuringAModification(t *testing.T) {
+	for name, fault := range map[string]func(release <-chan struct{}) fake.Fault{
+		"the call succeeds": fake.HangUntil,
+		"the call fails": func(release <-chan struct{}) fake.Fault {
+			return fake.Fault{Until: release, Err: errors.New("busy")}
+		},
+		"its end is unknown": func(release <-chan struct{}) fake.Fault {
+			return fake.Fault{Until: release, Effect: fake.EffectDone, Err: volume.Uncertain(errors.New("no answer"))}
+		},
+	} {
+		for state, keep := range map[string][]string{"gone": nil, "held by a pod": {"kubernetes.io/pvc-protection"}} {
+			t.Run(name+", the claim is "+state, func(t *testing.T) {
+				inModifyWorld(t, func(t *testing.T, w *world) {
+					w.change(func(claim *v1.PersistentVolumeClaim) { claim.Finalizers = keep })
+					release := make(chan struct{})
+					w.plugin.Inject(fake.MethodModifyVolume, fault(release))
+					w.start(w.store)
+					w.names("fast")
+					require.Equal(t, 1, w.modifyCalls())
+					class, err := store.Get[*storagev1.VolumeAttributesClass](t.Context(), w.store, "", "fast")
+					require.NoError(t, err)
+					require.NoError(t, store.Delete(t.Context(), w.store, w.claim()))
+					require.NoError(t, store.Delete(t.Context(), w.store, class))
+					close(release)
+					time.Sleep(time.Hour)
+					assert.Equal(t, 1, w.modifyCalls())
+					claims, _, err := store.ListOf[*v1.PersistentVolumeClaim](t.Context(), w.store, "")
+					require.NoError(t, err)
+					assert.Len(t, claims, len(keep))
+				})
+			})
+		}
+	}
+}
