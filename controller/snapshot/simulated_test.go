@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/assert"
 	v1 "k8s.io/api/core/v1"
@@ -54,9 +55,11 @@ type sim struct {
 	nameOf      map[types.UID]string
 	asked       map[types.UID]map[string]int
 	made, ready map[types.UID]int
-	violations  []string
-	trace       []string
-	counts      map[string]int
+	// moments are the moments of the snapshots of groups, by handle: how often something had been synced.
+	moments    map[string]int
+	violations []string
+	trace      []string
+	counts     map[string]int
 }
 
 // simBug is what is planted.
@@ -67,6 +70,8 @@ type simBug struct {
 	late bool
 	// rename changes the name under which the storage has a snapshot.
 	rename func(s *sim, name string) string
+	// apart has the storage make the snapshots of a group one after the other.
+	apart bool
 	// swap has a claim restored from the first snapshot, whichever it names.
 	swap bool
 	// read is what the controllers see of an object; nil is nothing.
@@ -81,7 +86,7 @@ func newSim(t *testing.T, seed uint64, planted simBug) *sim {
 	return &sim{
 		memory: store.NewMemory(store.MemoryOptions{Kinds: kinds, History: 20}), backend: fake.NewBackend(), mounter: fake.NewMounter(fake.MounterOptions{}),
 		turns: simulation.NewTurns(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps, planted: planted, started: time.Now(),
-		random: rand.New(rand.NewPCG(seed, 1)), synced: map[string]int{}, taken: map[string]int{}, sources: map[string]string{},
+		random: rand.New(rand.NewPCG(seed, 1)), synced: map[string]int{}, taken: map[string]int{}, sources: map[string]string{}, moments: map[string]int{},
 		claimOf: map[string]string{}, restoredFrom: map[string]string{}, nameOf: map[types.UID]string{}, asked: map[types.UID]map[string]int{},
 		made: map[types.UID]int{}, ready: map[types.UID]int{}, counts: map[string]int{},
 	}
@@ -241,6 +246,69 @@ func (d *disks) DeleteSnapshot(ctx context.Context, handle string) error {
 	return d.end(err)
 }
 
+// CreateGroupSnapshot implements volume.GroupSnapshottableVolumePlugin.
+func (d *disks) CreateGroupSnapshot(ctx context.Context, options volume.GroupSnapshotOptions) (volume.GroupSnapshot, error) {
+	s := d.sim
+	if err := d.begin(ctx, "snapshots group "+options.Name); err != nil {
+		return volume.GroupSnapshot{}, err
+	}
+	made, err := d.Plugin.CreateGroupSnapshot(ctx, options)
+	s.note("snapshots of group %s: %v", options.Name, err)
+	if err != nil {
+		return made, err
+	}
+	for at, member := range made.Snapshots {
+		if at > 0 && s.planted.apart {
+			s.write()
+		}
+		s.mu.Lock()
+		if _, there := s.taken[member.Handle]; !there {
+			handle := options.Sources[at].PersistentVolume.Spec.CSI.VolumeHandle
+			s.taken[member.Handle], s.sources[member.Handle], s.moments[member.Handle] = s.synced[handle], handle, s.writes
+			s.counts["snapshot of a group"]++
+		}
+		s.mu.Unlock()
+	}
+	return made, d.end(nil)
+}
+
+// GetGroupSnapshot implements volume.GroupSnapshottableVolumePlugin.
+func (d *disks) GetGroupSnapshot(ctx context.Context, handle string, members []string) (volume.GroupSnapshot, error) {
+	if err := d.begin(ctx, "looks at group "+handle); err != nil {
+		return volume.GroupSnapshot{}, err
+	}
+	return d.Plugin.GetGroupSnapshot(ctx, handle, members)
+}
+
+// DeleteGroupSnapshot implements volume.GroupSnapshottableVolumePlugin. It is there that a group is lost which somebody has.
+func (d *disks) DeleteGroupSnapshot(ctx context.Context, handle string, members []string) error {
+	if err := d.begin(ctx, "deletes group "+handle); err != nil {
+		return err
+	}
+	s := d.sim
+	for _, group := range simAll[*groupv1.VolumeGroupSnapshot](ctx, s) {
+		if content := s.contentOfGroup(ctx, group); content != nil && groupHandleOf(content) == handle && group.DeletionTimestamp == nil {
+			s.violate("group %s is deleted in the storage, and %s is there", handle, group.Name)
+		}
+	}
+	for _, content := range simAll[*snapshotv1.VolumeSnapshotContent](ctx, s) {
+		if slices.Contains(members, handleOf(content)) && content.DeletionTimestamp == nil {
+			s.violate("group %s is deleted in the storage, and content %s has a snapshot of it", handle, content.Name)
+		}
+	}
+	err := d.Plugin.DeleteGroupSnapshot(ctx, handle, members)
+	s.note("delete group %s: %v", handle, err)
+	if err == nil {
+		s.mu.Lock()
+		for _, member := range members {
+			delete(s.taken, member)
+		}
+		s.counts["group deleted"]++
+		s.mu.Unlock()
+	}
+	return d.end(err)
+}
+
 // NewProvisioner implements volume.ProvisionableVolumePlugin.
 func (d *disks) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	p, err := d.Plugin.NewProvisioner(options)
@@ -389,6 +457,15 @@ func simAll[T store.Object](ctx context.Context, s *sim) []T {
 // contentOf returns the content that a snapshot is bound to, nil for none.
 func (s *sim) contentOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotContent {
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](context.WithoutCancel(ctx), s.memory, "", boundTo(snap))
+	if err != nil {
+		return nil
+	}
+	return content
+}
+
+// contentOfGroup returns the content that a group is bound to, nil for none.
+func (s *sim) contentOfGroup(ctx context.Context, group *groupv1.VolumeGroupSnapshot) *groupv1.VolumeGroupSnapshotContent {
+	content, err := store.Get[*groupv1.VolumeGroupSnapshotContent](context.WithoutCancel(ctx), s.memory, "", groupBoundTo(group))
 	if err != nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,7 @@ func simulateSnapshots(t *testing.T, seed uint64, steps int, planted simBug) (s 
 		s.make(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: fake.DefaultPluginName})
 		s.make(ctx, newClass("x"))
 		s.make(ctx, newClass("keep", retains))
+		s.make(ctx, newGroupClass("x"))
 		processes := []*simProcess{{sim: s, name: "a"}, {sim: s, name: "b"}}
 		for _, p := range processes {
 			p.start(t)
@@ -79,11 +81,15 @@ func (s *sim) step(ctx context.Context, t *testing.T, p *simProcess) {
 		s.make(ctx, simClaim(simRestored[s.luck(len(simRestored))], name))
 	case luck < 80:
 		s.remove(ctx, simClaim(simRestored[s.luck(len(simRestored))], ""))
-	case luck < 84:
+	case luck < 82:
 		p.kill()
 		p.start(t)
-	case luck < 87:
+	case luck < 84:
 		p.link.cutOff(true)
+	case luck < 86:
+		s.make(ctx, simGroup())
+	case luck < 88:
+		s.remove(ctx, simGroup())
 	case luck < 92:
 		p.link.cutOff(false)
 	default:
@@ -97,6 +103,13 @@ func simSnapshot(name, claim, class string) *snapshotv1.VolumeSnapshot {
 	return snap
 }
 
+// simGroup returns the group of all sources.
+func simGroup() *groupv1.VolumeGroupSnapshot {
+	group := newGroup("g", "x")
+	group.UID = ""
+	return group
+}
+
 // simClaim returns a claim, which is restored from a snapshot unless that is "".
 func simClaim(name, snap string) *v1.PersistentVolumeClaim {
 	class := "fast"
@@ -107,7 +120,9 @@ func simClaim(name, snap string) *v1.PersistentVolumeClaim {
 			Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}},
 		},
 	}
-	if snap != "" {
+	if snap == "" {
+		labelled(claim)
+	} else {
 		claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: new(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: snap}
 	}
 	return claim
@@ -120,7 +135,15 @@ func (s *sim) check(ctx context.Context) {
 		if snap.DeletionTimestamp != nil || content == nil || handleOf(content) == "" {
 			continue
 		}
+		if isMember(content) {
+			continue
+		}
 		s.checkSnapshot(snap, content)
+	}
+	for _, group := range simAll[*groupv1.VolumeGroupSnapshot](ctx, s) {
+		if content := s.contentOfGroup(ctx, group); content != nil && group.DeletionTimestamp == nil && isGroupReady(content) {
+			s.checkGroup(group, content)
+		}
 	}
 	for _, claim := range simAll[*v1.PersistentVolumeClaim](ctx, s) {
 		if claim.Status.Phase == v1.ClaimBound && claim.Spec.DataSource != nil {
@@ -161,6 +184,27 @@ func (s *sim) checkSnapshot(snap *snapshotv1.VolumeSnapshot, content *snapshotv1
 	case isReady:
 		s.count("ready")
 	}
+}
+
+// checkGroup looks whether the storage has all snapshots of a group, of one moment.
+func (s *sim) checkGroup(group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) {
+	members := memberHandlesOf(content)
+	if len(members) != len(content.Spec.Source.VolumeHandles) {
+		s.violate("group %s has %d snapshots of %d volumes", group.Name, len(members), len(content.Spec.Source.VolumeHandles))
+	}
+	for _, handle := range members {
+		s.mu.Lock()
+		_, there := s.taken[handle]
+		moment, first := s.moments[handle], s.moments[members[0]]
+		s.mu.Unlock()
+		switch {
+		case !there:
+			s.violate("snapshot %s of group %s is not in the storage", handle, group.Name)
+		case moment != first:
+			s.violate("group %s has snapshots of the moments %d and %d", group.Name, first, moment)
+		}
+	}
+	s.count("group ready")
 }
 
 // checkRestored looks whether a restored volume was made from the snapshot that its claim names.
@@ -217,9 +261,32 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 			wrong = append(wrong, "content "+content.Name+" stays")
 		}
 	}
+	for _, content := range simAll[*groupv1.VolumeGroupSnapshotContent](ctx, s) {
+		for _, handle := range memberHandlesOf(content) {
+			known[handle] = true
+		}
+		if content.DeletionTimestamp != nil {
+			wrong = append(wrong, "content "+content.Name+" of a group stays")
+		}
+	}
+	members := map[types.UID]int{}
+	for _, snap := range simAll[*snapshotv1.VolumeSnapshot](ctx, s) {
+		members[groupOwner(snap).UID]++
+	}
+	for _, group := range simAll[*groupv1.VolumeGroupSnapshot](ctx, s) {
+		content := s.contentOfGroup(ctx, group)
+		switch {
+		case group.DeletionTimestamp != nil:
+			wrong = append(wrong, "group "+group.Name+" stays")
+		case content != nil && !isGroupReady(content):
+			wrong = append(wrong, "group "+group.Name+" is not ready")
+		case content != nil && members[group.UID] != len(memberHandlesOf(content)):
+			wrong = append(wrong, "group "+group.Name+" lacks a VolumeSnapshot")
+		}
+	}
 	for _, snap := range simAll[*snapshotv1.VolumeSnapshot](ctx, s) {
 		isReady := snap.Status != nil && deref(snap.Status.ReadyToUse)
-		source := claims[*snap.Spec.Source.PersistentVolumeClaimName]
+		source := claims[deref(snap.Spec.Source.PersistentVolumeClaimName)]
 		switch {
 		case snap.DeletionTimestamp != nil:
 			wrong = append(wrong, "snapshot "+snap.Name+" stays")
@@ -270,11 +337,18 @@ var plantedBugs = map[string]simBug{
 		}
 		return obj
 	}},
+	"the snapshots of a group are made one after the other": {finds: "has snapshots of the moments", apart: true},
+	"a group counts as deleted that is not": {finds: "is deleted in the storage", read: func(s *sim, obj runtime.Object) runtime.Object {
+		if group, is := obj.(*groupv1.VolumeGroupSnapshot); is && groupBoundTo(group) != "" && s.luck(6) == 0 {
+			group.DeletionTimestamp = new(metav1.Now())
+		}
+		return obj
+	}},
 	"a claim is restored from the snapshot of another": {finds: "is restored from", swap: true},
 }
 
 // However processes, networks and storage fail, a snapshot holds what was synced before it was asked for and nothing that was synced
-// after it was made, it is lost only with its object, a volume is restored from the snapshot that its claim names, and everything
+// after it was made, all snapshots of a group hold what was synced at one moment, a snapshot or a group is lost only with its object, a volume is restored from the snapshot that its claim names, and everything
 // converges when the faults stop.
 func TestSnapshotsStayWhole(t *testing.T) {
 	first, seeds := simNumber(t, "SNAPSHOT_FIRST", 0), simNumber(t, "SNAPSHOT_SEEDS", 10)
@@ -295,7 +369,7 @@ func TestSnapshotsStayWhole(t *testing.T) {
 		require.Empty(t, s.violations, "seed %d: SNAPSHOT_FIRST=%d SNAPSHOT_SEEDS=1 repeats it, and prints each turn", seed, seed)
 	}
 	t.Logf("%d seeds: %v", seeds, counts)
-	for _, what := range []string{"snapshot", "ready", "restored", "deleted"} {
+	for _, what := range []string{"snapshot", "ready", "restored", "deleted", "group ready", "group deleted"} {
 		assert.NotZero(t, counts[what], "a simulation in which there is no %q shows nothing of it", what)
 	}
 }
