@@ -46,6 +46,8 @@
 // A request reads copies ([Node.Status]) and then writes: it holds no lock of a manager while a client reads. Nothing
 // runs between requests, and only a History keeps data. A request does not wait for a plugin or for storage.
 //
+// A client that has not read an answer after a minute is cut off, where the server's responses have deadlines.
+//
 // An open stream of events costs one goroutine, and no more memory if its client reads slowly. At most 64 streams are
 // open.
 //

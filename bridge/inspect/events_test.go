@@ -126,6 +126,19 @@ func TestASlowBrowserDelaysNothing(t *testing.T) {
 	})
 }
 
+// A client that does not read its answer does not hold it in memory for long.
+func TestAnAnswerThatIsNotReadIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, target := range []string{"/", "/v1/node", "/v1/node.txt", "/live.js"} {
+			began := time.Now()
+			slow := open(t, handlerOf(aNode()), target)
+			<-slow.served
+			assert.Equal(t, readTimeout, time.Since(began), target)
+			slow.close()
+		}
+	})
+}
+
 func TestAStreamEndsWithItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := aNode()

@@ -178,7 +178,7 @@ func TestTheTableIsForPeople(t *testing.T) {
 	assert.Contains(t, body, "4 of 4 volumes match, 2 need attention; 1 hung calls")
 	assert.Contains(t, body, "error: no space left\n    failed 3 times in a row; next try: 2026-01-02T03:04:05Z\n")
 	assert.Contains(t, body, "HUNG since 2026-01-02T03:04:05Z: SetUpAt of example.com/nfs")
-	assert.Contains(t, body, "ORPHAN /v/orphan: busy\n")
+	assert.Contains(t, body, "ORPHAN /v/orphan, a directory: busy\n")
 	assert.Less(t, strings.Index(body, "shop/c"), strings.Index(body, "shop/b"))
 }
 
@@ -213,6 +213,31 @@ func TestThePageSaysHowLongAgoThingsWere(t *testing.T) {
 	assert.Regexp(t, `next try \S+Z \(in (1h0m0s|59m[0-9]+s)\)`, body)
 	assert.Regexp(t, `<option selected>waiting</option>`, do(t, n, http.MethodGet, "/?phase=waiting").Body.String())
 	assert.Contains(t, do(t, n, http.MethodGet, "/?phase=none").Body.String(), `<option selected>none</option>`)
+}
+
+// TestEachViewSaysWhereAndWhatThingsAre looks for what is needed to act on a volume: its path, the pod of a hung call and of lost
+// data, and what an orphan is.
+func TestEachViewSaysWhereAndWhatThingsAre(t *testing.T) {
+	n := aNode()
+	n.status.Volumes[0].Path = "/v/of/a/well/volume"
+	n.status.Volumes[1].Path, n.status.Volumes[1].DeviceMountPath = "/v/of/b", "/v/stage/b"
+	n.status.Volumes[2].DeviceMountPath = "/v/stage/c"
+	n.status.LostData[0].PodUID = "uid-x"
+	n.status.Orphans = []volumemanager.Orphan{{Path: "/v/dir"}, {Path: "/v/mounted", Mounted: true, FSType: "ext4"}, {Path: "/dev/loop7", BackingFile: "/v/disk.img"}}
+	page, table := do(t, n, http.MethodGet, "/").Body.String(), do(t, n, http.MethodGet, "/v1/node.txt").Body.String()
+	for _, body := range []string{page, table} {
+		for _, part := range []string{"at /v/of/b", "at /v/stage/c", "/v/dir, a directory", "/v/mounted, a mount of ext4", "/dev/loop7, a loop device of /v/disk.img"} {
+			assert.Contains(t, body, part)
+		}
+		assert.NotContains(t, body, "/v/of/a/well/volume", "lines are for what needs attention")
+		assert.Contains(t, body, "of pod uid-c")
+		assert.Contains(t, body, "of pod uid-x")
+	}
+	assert.NotContains(t, table, "not ready")
+	n.status.PodsComplete = false
+	assert.Contains(t, do(t, n, http.MethodGet, "/v1/node.txt").Body.String(), "not ready: not all pods were added")
+	n.status.Running = false
+	assert.Contains(t, do(t, n, http.MethodGet, "/v1/node.txt").Body.String(), "not ready: Run does not work")
 }
 
 // newManager returns a manager that does not run, with a plugin on fakes.
@@ -279,7 +304,8 @@ func FuzzNode(f *testing.F) {
 		s.PodUID, s.OuterName, s.Volume, s.Plugin = types.UID(name), name, v1.UniqueVolumeName(name), name
 		s.PodName, s.Err, s.Path, s.Phase = types.NamespacedName{Namespace: name, Name: name}, errors.New("about "+name), name, volumemanager.Phase(name)
 		n.status.Orphans[0].Path, n.status.Damaged[0].Path, n.status.LostData[0].Volume = name, name, v1.UniqueVolumeName(name)
-		n.hung[0].Call = name
+		call := &n.hung[0]
+		call.Call, call.Operation.PluginName, call.Operation.VolumeName, call.Operation.PodName = name, name, v1.UniqueVolumeName(name), volume.UniquePodName(name)
 		lines := 0
 		for _, target := range []string{"/v1/node", "/", "/v1/node.txt"} {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
@@ -305,7 +331,11 @@ func FuzzNode(f *testing.F) {
 			handlerOf(n).ServeHTTP(w, r)
 			require.Contains(t, []int{http.StatusOK, http.StatusBadRequest}, w.Code)
 		}
-		require.Equal(t, 19, lines, "as many as with plain names: no name begins a line")
+		want := 19
+		if name != "" {
+			want++ // the line of the path
+		}
+		require.Equal(t, want, lines, "as many as with plain names: no name begins a line")
 	})
 }
 

@@ -34,7 +34,8 @@
     changed = false;
     const began = performance.now();
     try {
-      const answer = await fetch(location.href, {cache: "no-store"});
+      // A server that does not answer is as good as gone: what is shown is then not what is so.
+      const answer = await fetch(location.href, {cache: "no-store", signal: AbortSignal.timeout(10000)});
       if (!answer.ok) throw new Error(answer.statusText);
       show(await answer.text());
       live.textContent = "Live.";

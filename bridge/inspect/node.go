@@ -144,11 +144,16 @@ func setHeaders(w http.ResponseWriter) {
 	w.Header().Set("Referrer-Policy", "no-referrer")
 }
 
+// readTimeout is the time in which a client must read an answer. A client that does not would hold the answer in memory.
+const readTimeout = time.Minute
+
 // send writes a whole answer.
 func send(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
 	setHeaders(w)
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	// A response without deadlines is the embedder's own.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout))
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body) // the client may have closed the connection
 	}

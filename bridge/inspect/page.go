@@ -22,7 +22,7 @@ import (
 var files embed.FS
 
 var templates = template.Must(template.New("pages").Funcs(template.FuncMap{
-	"stamp": stamp, "podName": podName, "count": count, "seconds": seconds, "bytes": bytesText,
+	"stamp": stamp, "podName": podName, "count": count, "seconds": seconds, "bytes": bytesText, "orphan": orphanText,
 }).ParseFS(files, "*.html"))
 
 // serveScript sends the script of the pages.

@@ -3,14 +3,13 @@ package inspect
 import (
 	"fmt"
 	"net/http"
-
-	"github.com/volumekit/volumekit/volumemanager"
 )
 
 // ready answers whether a node's manager works and knows all pods.
 func ready(node Node) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if missing := whatIsMissing(node.Status()); missing != "" {
+		status := node.Status()
+		if missing := missingOf(status.Running, status.PodsComplete); missing != "" {
 			say(w, http.StatusServiceUnavailable, missing)
 			return
 		}
@@ -18,12 +17,12 @@ func ready(node Node) http.HandlerFunc {
 	}
 }
 
-// whatIsMissing says why a manager is not ready; empty if it is ready.
-func whatIsMissing(status volumemanager.NodeStatus) string {
+// missingOf says why a manager is not ready; empty if it is ready.
+func missingOf(running, podsComplete bool) string {
 	switch {
-	case !status.Running:
+	case !running:
 		return "not ready: Run does not work, or has not read its records yet"
-	case !status.PodsComplete:
+	case !podsComplete:
 		return "not ready: not all pods were added since the start (PodsComplete)"
 	}
 	return ""

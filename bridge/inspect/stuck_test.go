@@ -201,6 +201,21 @@ func TestEveryViewOfAStuckPodHasTheSameCause(t *testing.T) {
 	}
 }
 
+// A hung call has its stack where the query asks for it, and nowhere else.
+func TestAHungCallHasItsStack(t *testing.T) {
+	inStuckNode(t, func(t *testing.T, n *stuckNode) {
+		n.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(n.release))
+		n.provisioned(t)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		assert.Empty(t, read(t, n, "/v1/node").HungCalls[0].Stack)
+		assert.Contains(t, read(t, n, "/v1/node?stacks=1").HungCalls[0].Stack, "SetUp")
+		assert.Contains(t, do(t, n, http.MethodGet, "/?stacks=1").Body.String(), "<pre>goroutine ")
+		assert.NotContains(t, do(t, n, http.MethodGet, "/").Body.String(), "<pre>")
+		assert.Contains(t, do(t, n, http.MethodGet, "/v1/node.txt?stacks=1").Body.String(), "\n    goroutine ")
+	})
+}
+
 // conditionsOf returns what the conditions of a volume say.
 func conditionsOf(v Volume) string {
 	var all strings.Builder

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,6 +13,9 @@ import (
 // writeText writes an answer for people: one line for each volume, with its problems below; for one pod also the time
 // lines.
 func writeText(b *bytes.Buffer, a NodeAnswer, q query) error {
+	if missing := missingOf(a.Running, a.PodsComplete); missing != "" {
+		fmt.Fprintln(b, missing)
+	}
 	fmt.Fprintf(b, "%d of %d volumes match, %d need attention; %d hung calls, %d orphans, %d damaged records, %d reports of lost data\n",
 		a.Counts.Matching, a.Counts.Volumes, a.Counts.Attention, a.Counts.HungCalls, a.Counts.Orphans, a.Counts.DamagedRecords, a.Counts.LostData)
 	writeTable(b, "POD\tNAME\tPHASE\tPLUGIN\tVOLUME", a.Volumes, func(v Volume) (string, string) {
@@ -23,20 +27,21 @@ func writeText(b *bytes.Buffer, a NodeAnswer, q query) error {
 	})
 	writeHung(b, a.HungCalls)
 	for _, o := range a.Orphans {
-		fmt.Fprintf(b, "\nORPHAN %s%s\n", printable(o.Path), cause(o.Error))
+		fmt.Fprintf(b, "\nORPHAN %s%s\n", printable(orphanText(o)), cause(o.Error))
 	}
 	for _, d := range a.DamagedRecords {
 		fmt.Fprintf(b, "\nDAMAGED RECORD %s%s\n", printable(d.Path), cause(d.Error))
 	}
 	for _, d := range a.LostData {
-		fmt.Fprintf(b, "\nDATA MAY BE LOST of %s at %s%s\n", printable(d.Volume), stamp(d.At), cause(d.Error))
+		fmt.Fprintf(b, "\nDATA MAY BE LOST of %s%s at %s%s\n", printable(d.Volume), ofPod(d.PodUID), stamp(d.At), cause(d.Error))
 	}
 	return nil
 }
 
 func writeHung(b *bytes.Buffer, calls []HungCall) {
 	for _, h := range calls {
-		fmt.Fprintf(b, "\nHUNG since %s: %s of %s, %s of %s\n", stamp(h.Since), printable(h.Call), printable(h.Plugin), printable(h.Operation), printable(h.Volume))
+		fmt.Fprintf(b, "\nHUNG since %s: %s of %s, %s of %s%s\n",
+			stamp(h.Since), printable(h.Call), printable(h.Plugin), printable(h.Operation), printable(h.Volume), ofPod(h.PodUID))
 		for line := range strings.Lines(h.Stack) {
 			fmt.Fprintf(b, "    %s\n", printable(strings.TrimSpace(line)))
 		}
@@ -81,6 +86,9 @@ func noteOf(v Volume) string {
 	if v.Attempts > 0 || !v.NextTry.IsZero() {
 		fmt.Fprintf(&b, "    failed %d times in a row; next try: %s\n", v.Attempts, stamp(v.NextTry))
 	}
+	if where := cmp.Or(v.Path, v.StagingPath); where != "" && needsAttention(v) {
+		fmt.Fprintf(&b, "    at %s\n", printable(where))
+	}
 	for _, c := range v.Conditions {
 		fmt.Fprintf(&b, "    %s since %s: %s\n", printable(c.Reason), stamp(c.Since), printable(c.Message))
 	}
@@ -112,11 +120,30 @@ func timeLineOf(v Volume) string {
 	return b.String()
 }
 
+// orphanText says what an orphan is, and where.
+func orphanText(o Orphan) string {
+	switch {
+	case o.BackingFile != "":
+		return o.Path + ", a loop device of " + o.BackingFile
+	case o.Mounted:
+		return o.Path + ", a mount of " + o.FSType
+	}
+	return o.Path + ", a directory"
+}
+
 func podName(p Pod) string {
 	if p.Name == "" && p.Namespace == "" {
 		return orDash(p.UID)
 	}
 	return printable(p.Namespace + "/" + p.Name)
+}
+
+// ofPod names the pod of something; empty without one.
+func ofPod(uid string) string {
+	if uid == "" {
+		return ""
+	}
+	return " of pod " + printable(uid)
 }
 
 func orDash(s string) string {

@@ -3,6 +3,7 @@ package browsertest
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
@@ -101,6 +102,30 @@ func TestAPageSaysWhenItsServerIsGone(t *testing.T) {
 	server.Listener.Close()
 	awaitText(t, ctx, "Connection lost. This is the last known state.")
 	assert.Contains(t, text(t, ctx), "shop/early", "and what was known stays")
+	do(t, ctx, chromedp.Navigate("about:blank"))
+	server.Close()
+}
+
+// A server that accepts requests and does not answer is gone, too.
+func TestAPageSaysWhenItsServerHangs(t *testing.T) {
+	ctx := openBrowser(t)
+	var sources cluster
+	var hangs atomic.Bool
+	page := inspect.NewCluster(sources.get)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hangs.Load() && r.URL.Path == "/" {
+			<-r.Context().Done()
+			return
+		}
+		page.ServeHTTP(w, r)
+	}))
+	do(t, ctx, chromedp.Navigate(server.URL))
+	awaitText(t, ctx, "Live.")
+	hangs.Store(true)
+	sources.bound.Store(true) // a change, after which the page is read again
+	awaitText(t, ctx, "Connection lost. This is the last known state.")
+	hangs.Store(false)
+	awaitText(t, ctx, "0 claims wait")
 	do(t, ctx, chromedp.Navigate("about:blank"))
 	server.Close()
 }
