@@ -39,6 +39,10 @@ var (
 	attachmentDescriptions = []*prom.Desc{totalAttachments, forcedDetaches, attachedVolumes, attachments, failingAttaches, hungAttaches}
 )
 
+// forceReasons are all reasons of a forced detach. Each has a counter from the start: an alert on its increase would miss the first
+// detach if the counter began with it.
+var forceReasons = []attachdetach.ForceReason{attachdetach.ForcedByTimeout, attachdetach.ForcedByFence}
+
 // Describe implements prom.Collector.
 func (a *Attachments) Describe(descriptions chan<- *prom.Desc) {
 	describe(descriptions, attachmentDescriptions)
@@ -66,8 +70,9 @@ func (a *Attachments) Collect(metrics chan<- prom.Metric) {
 	byPhase.collect(metrics, attachments, pluginAnd.labels)
 	byNode.collect(metrics, attachedVolumes, func(k pluginAnd) []string { return []string{k.label, k.plugin} })
 	failed.collect(metrics, failingAttaches, oneLabel)
-	for reason, n := range a.controller.ForcedDetaches() {
-		metrics <- prom.MustNewConstMetric(forcedDetaches, prom.CounterValue, float64(n), string(reason))
+	forced := a.controller.ForcedDetaches()
+	for _, reason := range forceReasons {
+		metrics <- prom.MustNewConstMetric(forcedDetaches, prom.CounterValue, float64(forced[reason]), string(reason))
 	}
 	collectHung(metrics, hungAttaches, a.controller.Hung())
 }

@@ -250,6 +250,7 @@ func TestAttachmentsHaveKubernetesNames(t *testing.T) {
 # HELP attachdetach_controller_forced_detaches Number of times the A/D Controller performed a forced detach
 # TYPE attachdetach_controller_forced_detaches counter
 attachdetach_controller_forced_detaches{reason="out-of-service"} 2
+attachdetach_controller_forced_detaches{reason="timeout"} 0
 # HELP attachdetach_controller_total_volumes Number of volumes in A/D Controller
 # TYPE attachdetach_controller_total_volumes gauge
 attachdetach_controller_total_volumes{plugin_name="example.com/disk",state="actual_state_of_world"} 2

@@ -55,6 +55,13 @@ func TestAlertsAboutTheManager(t *testing.T) {
 	require.NotEmpty(t, record(t, early).eval(t, alerts(t)["PodsNotComplete"]))
 }
 
+// The first detach by force since the start is one too many, and must not begin its own counter.
+func TestTheFirstForcedDetachIsNoticed(t *testing.T) {
+	w := newWorld(false)
+	w.forcedAt = 40
+	require.NotEmpty(t, record(t, w).eval(t, alerts(t)["VolumesDetachedByForce"]))
+}
+
 // TestEveryPanelShowsSomething evaluates each expression of the dashboard.
 func TestEveryPanelShowsSomething(t *testing.T) {
 	sick := record(t, newWorld(true))
@@ -220,11 +227,13 @@ type world struct {
 	sick   bool
 	status volumemanager.NodeStatus
 	stats  []volumemanager.VolumeStats
-	forced uint64
+	forced map[attachdetach.ForceReason]uint64
+	// forcedAt is the scrape at which a healthy world has its only forced detach; zero for none.
+	forcedAt, scrapes int
 }
 
 func newWorld(sick bool) *world {
-	w := &world{sick: sick, status: volumemanager.NodeStatus{Running: true, PodsComplete: true}}
+	w := &world{sick: sick, forced: map[attachdetach.ForceReason]uint64{}, status: volumemanager.NodeStatus{Running: true, PodsComplete: true}}
 	v := volumemanager.VolumeStatus{Plugin: "example.com/disk", Phase: volumemanager.PhaseMounted, Wanted: true}
 	capacity, available, inodes, inodesFree := uint64(1000), uint64(500), uint64(100), uint64(50)
 	if sick {
@@ -248,8 +257,10 @@ func (w *world) work(o *prometheus.Observer) {
 	o.OperationStarted(info)
 	o.OperationStepped(info, operationexecutor.Step{Name: "SetUp", Duration: time.Millisecond})
 	result := operationexecutor.Result{Class: operationexecutor.Done, Duration: time.Millisecond}
+	if w.scrapes++; w.sick || w.scrapes == w.forcedAt {
+		w.forced[attachdetach.ForcedByTimeout]++
+	}
 	if w.sick {
-		w.forced++
 		result = operationexecutor.Result{Class: operationexecutor.Uncertain, Err: w.status.Volumes[0].Err, Duration: time.Minute}
 	}
 	o.OperationFinished(info, result)
@@ -284,5 +295,5 @@ func (a attachments) Status() []attachdetach.AttachmentStatus {
 }
 
 func (a attachments) ForcedDetaches() map[attachdetach.ForceReason]uint64 {
-	return map[attachdetach.ForceReason]uint64{attachdetach.ForcedByTimeout: a.forced}
+	return a.forced
 }
