@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -269,11 +270,7 @@ func TestASegmentByExpressionsFollowsItsNodes(t *testing.T) {
 func TestScoresHasTheNodes(t *testing.T) {
 	inWorld(t, Options{}, objectsOf(threeNodes(), list(newClass("late"), newClaim("data"), newVolume("tight", atNode("node-1")), newVolume("loose", holding("4Gi"), atNode("node-2")))), func(w *world) {
 		result := w.requireFits(newPod("p", "data"), "node-1", "node-2")
-		scores := map[string]int{}
-		for node, score := range result.Scores() {
-			scores[node] = score
-		}
-		require.Equal(w.t, map[string]int{"node-1": 100, "node-2": 25}, scores)
+		require.Equal(w.t, map[string]int{"node-1": 100, "node-2": 25}, maps.Collect(result.Scores()))
 		for range result.Scores() {
 			break // it ends early
 		}
