@@ -162,6 +162,9 @@ func itself(name string) string { return name }
 
 // defects are the mutants, by the case that must catch each.
 var defects = map[string]func(*mutant){
+	"a bind may map the owners of what it shows": func(m *mutant) {
+		m.asks(func(r *mount.Request) { r.IDMappings = mount.IDMappings{} })
+	},
 	"a tmpfs is mounted and taken off": func(m *mutant) {
 		m.mount = func(context.Context, mount.Request) error { return nil }
 	},
