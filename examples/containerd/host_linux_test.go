@@ -367,6 +367,11 @@ func (h *host) loops() []string {
 func (h *host) untilNothing() {
 	h.t.Helper()
 	var left []string
+	defer func() {
+		if h.t.Failed() {
+			h.t.Logf("left: %q", left)
+		}
+	}()
 	h.until("nothing is left", func() bool {
 		left = h.left()
 		return len(left) == 0
@@ -390,9 +395,26 @@ func (h *host) left() []string {
 		left = append(left, found...)
 	}
 	for _, pid := range h.processes("containerd-shim") {
-		left = append(left, fmt.Sprintf("shim %d", pid))
+		if processes := childrenOf(pid); len(processes) > 0 {
+			left = append(left, fmt.Sprintf("shim %d with processes %s", pid, processes))
+		}
 	}
 	return left
+}
+
+// childrenOf returns the children of a process. A shim without any is no pod's: containerd 1.6 forgets to end the shim of a task when
+// the agent is killed while it has the task deleted. close ends that shim.
+func childrenOf(parent int) []string {
+	all, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
+	var children []string
+	for _, name := range all {
+		text, _ := os.ReadFile(name) // A process that has ended is no child.
+		_, state, _ := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(state); len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
+			children = append(children, filepath.Base(filepath.Dir(name)))
+		}
+	}
+	return children
 }
 
 // processes returns the processes whose command line has the directory of this host and a word.
