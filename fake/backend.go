@@ -115,17 +115,20 @@ func (b *Backend) Nodes(handle string) []types.NodeName {
 	return slices.Sorted(maps.Keys(v.nodes))
 }
 
-// Create makes a volume of size bytes. It succeeds when a volume of that handle and size exists, and is an error when its
-// size is another.
+// Create makes a volume of size bytes. It succeeds when a volume of that handle and size exists. When its size is another, the error
+// matches [volume.ErrUncertain]: an earlier attempt may have made it.
 func (b *Backend) Create(handle string, size int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if v, ok := b.volumes[handle]; ok && v.size != size {
-		return fmt.Errorf("volume %q exists with %d bytes instead of %d: delete it or use another name: %w",
-			handle, v.size, size, volume.ErrInfeasible)
+		return existsWith(v.size, handle, size)
 	}
 	b.ensure(handle).size = size
 	return nil
+}
+
+func existsWith(has int64, handle string, size int64) error {
+	return volume.Uncertain(fmt.Errorf("volume %q exists with %d bytes instead of %d: delete it or use another name", handle, has, size))
 }
 
 // ensure returns the volume and makes it where it is not there. The caller holds the lock.

@@ -415,7 +415,7 @@ func (b *Backend) restore(handle string, size int64, snapshot string) error {
 	defer b.mu.Unlock()
 	if v, ok := b.volumes[handle]; ok {
 		if v.size < size {
-			return fmt.Errorf("volume %q exists with %d bytes instead of %d: delete it or use another name: %w", handle, v.size, size, volume.ErrInfeasible)
+			return existsWith(v.size, handle, size)
 		}
 		return nil
 	}

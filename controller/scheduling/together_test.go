@@ -276,7 +276,9 @@ func TestTwoSchedulersAtOncePlaceEachPodOnce(t *testing.T) {
 				both.Go(func() { m.schedule(5, manyPods) })
 				both.Wait()
 				assert.NotZero(t, m.anew, "the schedulers did not meet")
-				// A node may keep a place: the pods that are left need volumes of other nodes. check proves that none fits.
+				// A node can keep places when its five volumes are used up: the pods that are left need volumes of other nodes. The
+				// fifty pods without such a need fill six nodes and two places; each of the four other nodes has its five volumes'
+				// pods then: 70 pods at least. check proves that no pod that is left fits.
 				assert.GreaterOrEqual(t, len(m.given), manyNodes*(limit-1))
 			})
 		})

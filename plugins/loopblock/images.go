@@ -91,7 +91,8 @@ func ensure(ctx context.Context, dir *image.Dir, r request, write fill) (int64, 
 	return size, err
 }
 
-// existing returns the size of an existing image that fits the request.
+// existing returns the size of an existing image that fits the request. If it does not fit, the error is uncertain: an earlier
+// attempt with another request may have made it, and its caller must not forget it.
 func existing(ctx context.Context, dir *image.Dir, r request) (int64, error) {
 	file, err := dir.Open(r.handle+imageSuffix, os.O_RDONLY)
 	if err != nil {
@@ -103,26 +104,39 @@ func existing(ctx context.Context, dir *image.Dir, r request) (int64, error) {
 		return 0, err
 	}
 	if info.Size() < r.size {
-		return 0, fmt.Errorf("image %q is there with %d bytes, and %d are asked for: %w",
-			file.Name(), info.Size(), r.size, volume.ErrInfeasible)
+		return 0, volume.Uncertain(fmt.Errorf("image %q is there with %d bytes, and %d are asked for: use another name",
+			file.Name(), info.Size(), r.size))
 	}
-	if err := checkContent(ctx, file, r.fsType); err != nil {
+	other, err := otherContent(ctx, file, r.fsType)
+	if err != nil {
 		return 0, err
+	}
+	if other != "" {
+		return 0, volume.Uncertain(fmt.Errorf("image %q is there and holds %s instead of %s: use another name", file.Name(), other, r.fsType))
 	}
 	return info.Size(), dir.Sync() // an earlier process may have been killed before the sync
 }
 
-// checkContent checks that an existing image holds the filesystem of the request. A raw block volume is not checked: its
-// pods decide about its content.
+// checkContent returns an error that matches volume.ErrInfeasible for a new image that holds another filesystem.
 func checkContent(ctx context.Context, file *os.File, fsType string) error {
-	if fsType == noFilesystem {
-		return nil
-	}
-	found, err := format.ProbeFile(ctx, file)
-	if err == nil && found.Type != fsType {
-		err = fmt.Errorf("image %q is there and holds %s instead of %s: %w", file.Name(), found, fsType, volume.ErrInfeasible)
+	other, err := otherContent(ctx, file, fsType)
+	if err == nil && other != "" {
+		err = fmt.Errorf("image %q holds %s instead of %s: %w", file.Name(), other, fsType, volume.ErrInfeasible)
 	}
 	return err
+}
+
+// otherContent describes what an image holds if that is not the filesystem. A raw block volume is not checked: its pods decide about
+// its content.
+func otherContent(ctx context.Context, file *os.File, fsType string) (string, error) {
+	if fsType == noFilesystem {
+		return "", nil
+	}
+	found, err := format.ProbeFile(ctx, file)
+	if err != nil || found.Type == fsType {
+		return "", err
+	}
+	return found.String(), nil
 }
 
 // makeImage makes the image out of the incomplete one, and returns its size.
