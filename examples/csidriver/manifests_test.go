@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,7 @@ func TestManifestsAreThoseOfKubernetes(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[string]int{
-		"CSIDriver": 1, "StorageClass": 1, "VolumeSnapshotClass": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1,
+		"CSIDriver": 1, "StorageClass": 1, "VolumeSnapshotClass": 1, "ServiceAccount": 2, "ClusterRole": 2, "ClusterRoleBinding": 2,
 		"DaemonSet": 1, "Deployment": 1,
 	}, kinds)
 }
@@ -81,13 +82,7 @@ var sidecars = map[string][]string{
 func TestSidecarsHaveTheirFlags(t *testing.T) {
 	used := map[string]bool{}
 	for _, object := range manifests(t) {
-		var pod v1.PodSpec
-		switch o := object.(type) {
-		case *appsv1.DaemonSet:
-			pod = o.Spec.Template.Spec
-		case *appsv1.Deployment:
-			pod = o.Spec.Template.Spec
-		}
+		_, pod := podOf(object)
 		for _, c := range pod.Containers {
 			name, ok := strings.CutPrefix(c.Image, "registry.k8s.io/sig-storage/")
 			if !ok {
@@ -106,38 +101,87 @@ func TestSidecarsHaveTheirFlags(t *testing.T) {
 	assert.Len(t, used, len(sidecars))
 }
 
-// What csi-snapshotter asks of an API server is granted to it.
-func TestTheSnapshotterMayWhatItDoes(t *testing.T) {
-	reads := []string{"get", "list", "watch"}
-	needs := map[string][]string{"/events": {"create", "update", "patch"}}
-	for group, kind := range map[string]string{"snapshot": "volumesnapshot", "groupsnapshot": "volumegroupsnapshot"} {
-		group += ".storage.k8s.io/"
-		needs[group+kind+"classes"] = reads
-		needs[group+kind+"contents"] = append([]string{"update", "patch"}, reads...)
-		needs[group+kind+"contents/status"] = []string{"update", "patch"}
+// The account of each pod may do what its sidecars need, and nothing else.
+func TestTheSidecarsHaveTheirPermissions(t *testing.T) {
+	needs := permissions(t)
+	objects := manifests(t)
+	roles := map[string]*rbacv1.ClusterRole{}
+	for _, object := range objects {
+		if role, ok := object.(*rbacv1.ClusterRole); ok {
+			roles[role.Name] = role
+		}
 	}
-	needs["snapshot.storage.k8s.io/volumesnapshots"] = append([]string{"update"}, reads...) // the provisioner, for a restored claim
-	for _, object := range manifests(t) {
-		role, ok := object.(*rbacv1.ClusterRole)
+	accounts := 0
+	for _, object := range objects {
+		binding, ok := object.(*rbacv1.ClusterRoleBinding)
 		if !ok {
 			continue
 		}
-		for resource, verbs := range needs {
-			assert.Subset(t, verbsOf(role, resource), verbs, resource)
+		require.Len(t, binding.Subjects, 1)
+		account := binding.Subjects[0]
+		needed := map[string]bool{}
+		for _, sidecar := range sidecarsOf(objects, account.Namespace, account.Name) {
+			require.Contains(t, needs, sidecar)
+			maps.Copy(needed, granted(needs[sidecar]))
 		}
+		require.NotNil(t, roles[binding.RoleRef.Name], binding.RoleRef.Name)
+		assert.Equal(t, slices.Sorted(maps.Keys(needed)), slices.Sorted(maps.Keys(granted(roles[binding.RoleRef.Name].Rules))), account.Name)
+		accounts++
 	}
+	assert.Equal(t, 2, accounts)
 }
 
-// verbsOf returns what a role may do with group/resource.
-func verbsOf(role *rbacv1.ClusterRole, resource string) []string {
-	group, name, _ := strings.Cut(resource, "/")
-	var verbs []string
-	for _, rule := range role.Rules {
-		if slices.Contains(rule.APIGroups, group) && slices.Contains(rule.Resources, name) {
-			verbs = append(verbs, rule.Verbs...)
+// permissions returns the rules that each sidecar needs.
+func permissions(t *testing.T) map[string][]rbacv1.PolicyRule {
+	t.Helper()
+	content, err := os.ReadFile("testdata/permissions.yaml")
+	require.NoError(t, err)
+	var needs map[string][]rbacv1.PolicyRule
+	require.NoError(t, utilyaml.Unmarshal(content, &needs))
+	return needs
+}
+
+// sidecarsOf returns the names of the sidecars in the pods of a service account.
+func sidecarsOf(objects []runtime.Object, namespace, account string) (names []string) {
+	for _, object := range objects {
+		at, pod := podOf(object)
+		if at != namespace || pod.ServiceAccountName != account {
+			continue
+		}
+		for _, c := range pod.Containers {
+			if image, ok := strings.CutPrefix(c.Image, "registry.k8s.io/sig-storage/"); ok {
+				name, _, _ := strings.Cut(image, ":")
+				names = append(names, name)
+			}
 		}
 	}
-	return verbs
+	return names
+}
+
+// podOf returns the namespace and the pods of a DaemonSet or a Deployment. Another object has none.
+func podOf(object runtime.Object) (namespace string, pod v1.PodSpec) {
+	switch o := object.(type) {
+	case *appsv1.DaemonSet:
+		return o.Namespace, o.Spec.Template.Spec
+	case *appsv1.Deployment:
+		return o.Namespace, o.Spec.Template.Spec
+	}
+	return "", v1.PodSpec{}
+}
+
+// granted returns what the rules allow, each verb of each resource in a line.
+func granted(rules []rbacv1.PolicyRule) map[string]bool {
+	lines := map[string]bool{}
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					lines[group+"/"+resource+" "+verb] = true
+				}
+			}
+		}
+	}
+	return lines
 }
 
 func container(t *testing.T, pod v1.PodSpec, name string) v1.Container {

@@ -75,6 +75,7 @@ func (c *Cluster) start() {
 	c.server = c.run("kube-apiserver", "apiserver.log",
 		"--etcd-servers="+c.etcd, "--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(c.port), "--cert-dir="+filepath.Join(c.dir, "certs"),
 		"--token-auth-file="+filepath.Join(c.dir, "tokens.csv"), "--authorization-mode=RBAC",
+		"--allow-privileged", // as clusters do: drivers mount
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
 		"--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
 		// No controller makes the namespaces, service accounts and taints that these wait for.
