@@ -453,8 +453,11 @@ func TestWaits(t *testing.T) {
 		"64 volumes": {waits, []change{
 			{ClusterEvent{Kind: VolumeChanged, Class: "made"}, true}, {ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "w"}, Class: "other"}, false}, {ClusterEvent{Kind: VolumeChanged, Claim: nn("data")}, true},
 		}},
-		"64 bound volumes":           {boundWaits, []change{{ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "v"}}, true}, {ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "w"}}, false}}},
-		"65 classes":                 {waits, []change{{ClusterEvent{Kind: ClassChanged, Name: types.NamespacedName{Name: "made"}}, true}, {ClusterEvent{Kind: ClassChanged, Name: types.NamespacedName{Name: "late"}}, false}}},
+		"64 bound volumes": {boundWaits, []change{{ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "v"}}, true}, {ClusterEvent{Kind: VolumeChanged, Name: types.NamespacedName{Name: "w"}}, false}}},
+		"65 classes":       {waits, []change{{ClusterEvent{Kind: ClassChanged, Name: types.NamespacedName{Name: "made"}}, true}, {ClusterEvent{Kind: ClassChanged, Name: types.NamespacedName{Name: "late"}}, false}}},
+		"65a attributes": {Waits{reasons: 1 << NoAttributesClass, claims: []claimName{{name: nn("data"), attributes: "gold"}}}, []change{
+			{ClusterEvent{Kind: AttributesClassChanged, Name: types.NamespacedName{Name: "gold"}}, true}, {ClusterEvent{Kind: AttributesClassChanged, Name: types.NamespacedName{Name: "lead"}}, false},
+		}},
 		"66 nodes":                   {waits, []change{{ClusterEvent{Kind: NodeChanged}, true}}},
 		"66 not for pods as a whole": {missing, []change{{ClusterEvent{Kind: NodeChanged}, false}}},
 		"67 limits":                  {limited, []change{{ClusterEvent{Kind: LimitRaised, Driver: "csi.example"}, true}, {ClusterEvent{Kind: LimitRaised, Driver: "other"}, false}}},
@@ -509,6 +512,7 @@ func TestChangesAreTold(t *testing.T) {
 		assert.Equal(t, []ClusterEventKind{ClaimChanged}, kinds(func() { w.create(newClaim("data", ofClass("made"))) }))
 		assert.Equal(t, []ClusterEventKind{VolumeChanged}, kinds(func() { w.create(newVolume("v")) }))
 		assert.Equal(t, []ClusterEventKind{ClassChanged}, kinds(func() { w.create(newClass("made", makes)) }))
+		assert.Equal(t, []ClusterEventKind{AttributesClassChanged}, kinds(func() { w.create(newAttributesClass("gold", "csi.example")) }))
 		assert.Empty(t, kinds(func() { w.create(on(newPod("p", "data"), "node-1")) }))
 		assert.Equal(t, []ClusterEventKind{PodLeft}, kinds(func() { w.delete(newPod("p")) }))
 		assert.Empty(t, kinds(func() { w.create(newAttachment("at", "v", "node-1")) }))

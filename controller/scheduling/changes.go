@@ -38,6 +38,8 @@ const (
 	AttachmentGone
 	// ReservationReleased says that a reservation ended without its pod.
 	ReservationReleased
+	// AttributesClassChanged says that a VolumeAttributesClass was created, changed or deleted.
+	AttributesClassChanged
 )
 
 // ClusterEvent is a change that may make a refused pod possible.
@@ -97,6 +99,8 @@ func (w Waits) EndedBy(c ClusterEvent) bool {
 		})
 	case ClassChanged:
 		return w.has(ClaimUnbound) || slices.ContainsFunc(w.claims, func(claim claimName) bool { return claim.class == c.Name.Name })
+	case AttributesClassChanged:
+		return w.has(NoAttributesClass) && slices.ContainsFunc(w.claims, func(claim claimName) bool { return claim.attributes == c.Name.Name })
 	case NodeChanged:
 		return w.reasons < 1<<ClaimMissing
 	case LimitRaised, AttachmentGone:
@@ -108,7 +112,7 @@ func (w Waits) EndedBy(c ClusterEvent) bool {
 	case PodLeft:
 		return w.has(AttachLimit, DiskConflict) || slices.ContainsFunc(c.Claims, w.names)
 	case ReservationReleased:
-		return w.has(SelectedElsewhere, NoVolume, NoTopology, NoCapacity, AttachLimit, InUseByPod, InUseOnOtherNode, DiskConflict, NodeAffinity, Zone)
+		return w.has(SelectedElsewhere, NoVolume, NoTopology, NoCapacity, NoAttributesClass, AttachLimit, InUseByPod, InUseOnOtherNode, DiskConflict, NodeAffinity, Zone)
 	default:
 		return true
 	}
@@ -208,6 +212,18 @@ func (s *Scheduler) classChanged(class *storagev1.StorageClass) {
 	s.index.refreshClass(class.Name, get(s.classes, class))
 	s.mu.Unlock()
 	s.tell(ClusterEvent{Kind: ClassChanged, Name: store.NameOf(class), Class: class.Name})
+}
+
+func (s *Scheduler) attributesChanged(class *storagev1.VolumeAttributesClass) {
+	s.mu.Lock()
+	now := get(s.attributes, class)
+	if now == nil {
+		delete(s.index.attributeDrivers, class.Name)
+	} else {
+		s.index.attributeDrivers[class.Name] = now.DriverName
+	}
+	s.mu.Unlock()
+	s.tell(ClusterEvent{Kind: AttributesClassChanged, Name: store.NameOf(class)})
 }
 
 func (s *Scheduler) csiNodeChanged(node *storagev1.CSINode) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -49,7 +50,9 @@ func (w *world) start(options Options) {
 		cancel()
 		require.NoError(w.t, <-ended)
 	}
-	require.True(w.t, w.s.WaitSynced(w.t.Context()))
+	bounded, done := context.WithTimeout(ctx, time.Hour)
+	defer done()
+	require.True(w.t, w.s.WaitSynced(bounded))
 	synctest.Wait()
 }
 
@@ -192,6 +195,15 @@ func asks(s string) func(*v1.PersistentVolumeClaim) {
 
 func ofClass(name string) func(*v1.PersistentVolumeClaim) {
 	return func(c *v1.PersistentVolumeClaim) { c.Spec.StorageClassName = &name }
+}
+
+// attributes makes a claim name a VolumeAttributesClass.
+func attributes(name string) func(*v1.PersistentVolumeClaim) {
+	return func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = &name }
+}
+
+func newAttributesClass(name, driver string) *storagev1.VolumeAttributesClass {
+	return &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: name}, DriverName: driver}
 }
 
 func claimModes(m ...v1.PersistentVolumeAccessMode) func(*v1.PersistentVolumeClaim) {

@@ -34,9 +34,10 @@ type index struct {
 	attachments   map[string]*attachment
 	attachmentsOf map[string]map[string]bool // by volume
 
-	csiDrivers map[string]*storagev1.CSIDriver
-	capacities map[types.NamespacedName]*capacity
-	segments   map[string]*segments // the capacities of a class
+	csiDrivers       map[string]*storagev1.CSIDriver
+	attributeDrivers map[string]string // by VolumeAttributesClass
+	capacities       map[types.NamespacedName]*capacity
+	segments         map[string]*segments // the capacities of a class
 
 	claimHolds   map[types.NamespacedName]*claimHold
 	holdsOn      map[string]map[types.NamespacedName]bool // by volume
@@ -56,7 +57,7 @@ func newIndex(logger *slog.Logger) *index {
 		claimsOf: map[string]map[types.NamespacedName]bool{}, unboundOf: map[string]map[types.NamespacedName]bool{},
 		pods: map[types.NamespacedName]*pod{}, podsOf: map[types.NamespacedName]map[podKey]*pod{},
 		attachments: map[string]*attachment{}, attachmentsOf: map[string]map[string]bool{},
-		csiDrivers: map[string]*storagev1.CSIDriver{}, capacities: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
+		csiDrivers: map[string]*storagev1.CSIDriver{}, attributeDrivers: map[string]string{}, capacities: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
 		claimHolds: map[types.NamespacedName]*claimHold{}, holdsOn: map[string]map[types.NamespacedName]bool{},
 		reservations: map[types.NamespacedName]*Reservation{}, charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{},
 		settles: make(chan struct{}, 1),

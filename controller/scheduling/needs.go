@@ -31,6 +31,7 @@ type need struct {
 	class    *classState
 	kept     *pvState // the volume that names the claim, or is reserved for it: the claim gets no other
 	node     string   // the node for which the claim's volume is being made
+	unmet    bool     // no volume can be made with the VolumeAttributesClass that the claim names
 }
 
 // volumeName returns the name of the volume, if it is known before a node is chosen, and "" otherwise.
@@ -148,6 +149,7 @@ func (x *index) wait(n *need) {
 	n.modes = modesOf(n.claim.Spec.AccessModes)
 	n.group = x.groups[fit.GroupOfClaim(n.claim)]
 	n.node = n.claim.Annotations[objects.AnnSelectedNode]
+	n.unmet = x.lacksAttributes(n)
 	if hold := x.claimHolds[n.name]; hold != nil {
 		n.kept, n.node = x.volumes[hold.volume], hold.node
 		if n.kept != nil {
@@ -158,6 +160,17 @@ func (x *index) wait(n *need) {
 	if naming := x.naming[n.name]; len(naming) > 0 {
 		n.kept = bestReserved(n.claim, naming)
 	}
+}
+
+// lacksAttributes reports whether the VolumeAttributesClass that a claim names does not exist, or is for another driver than that of its
+// class. The persistent volume controller makes no volume for such a claim.
+func (x *index) lacksAttributes(n *need) bool {
+	name := objects.Deref(n.claim.Spec.VolumeAttributesClassName)
+	if name == "" {
+		return false
+	}
+	driver, there := x.attributeDrivers[name]
+	return !there || !volume.IsDriverOfPlugin(driver, n.class.object.Provisioner)
 }
 
 // bestReserved chooses among the volumes that name a claim, in the same way as the persistent volume controller.

@@ -32,6 +32,7 @@ type plainWorld struct {
 	pods         map[types.NamespacedName]*v1.Pod
 	attachments  map[string]*storagev1.VolumeAttachment
 	capacities   map[types.NamespacedName]*storagev1.CSIStorageCapacity
+	drivers      map[string]string // by VolumeAttributesClass
 	reservations []*Reservation
 	reserved     map[podKey]*v1.Pod // the pods of the reservations so far
 }
@@ -282,6 +283,8 @@ func (w *plainWorld) provision(claim *v1.PersistentVolumeClaim, node *v1.Node, s
 	case made != "" && made != node.Name:
 	case !provisions(class):
 		reasons[NoVolume] = true
+	case claim.Spec.VolumeAttributesClassName != nil && w.drivers[*claim.Spec.VolumeAttributesClassName] != class.Provisioner:
+		reasons[NoAttributesClass] = true
 	case !allowed:
 		reasons[NoTopology] = true
 	case made != "":
@@ -345,6 +348,9 @@ func (c chooser) newVolume(name string) *v1.PersistentVolume {
 	if !c.often() {
 		pv.Labels = map[string]string{v1.LabelTopologyZone: c.zone(), "disk": "fast"}
 	}
+	if c.IntN(8) == 0 {
+		pv.Spec.VolumeAttributesClassName = ptr("missing")
+	}
 	if !c.often() {
 		refTo(c.claim(), "")(pv)
 	}
@@ -356,7 +362,9 @@ func (c chooser) newVolume(name string) *v1.PersistentVolume {
 
 func (c chooser) newClaim(name string) *v1.PersistentVolumeClaim {
 	claim := newClaim(name, asks(fmt.Sprint(1+c.IntN(3), "Gi")), ofClass(c.class()))
-	switch c.IntN(8) {
+	switch c.IntN(9) {
+	case 6:
+		attributes([]string{"gold", "lead", "missing"}[c.IntN(3)])(claim)
 	case 0, 1:
 		boundTo(c.pv())(claim)
 	case 2:
@@ -423,6 +431,8 @@ func (w *plainWorld) step(c chooser, x *index) {
 		x.refreshCapacity(name, put(w.capacities, name, object, c.often()))
 	}
 }
+
+var attributeDrivers = map[string]string{"gold": "csi.example", "lead": "other.example"}
 
 func put[K comparable, T store.Object](m map[K]T, key K, obj T, there bool) T {
 	if !there {
@@ -494,6 +504,7 @@ func TestFindIsWhatTheRulesSay(t *testing.T) {
 			s.index.refreshClass(class.Name, class)
 		}
 		s.index.csiDrivers["csi.example"] = newDriver()
+		s.index.attributeDrivers, w.drivers = attributeDrivers, attributeDrivers
 		for i := range 9 {
 			name := nn(fmt.Sprint("claim-", i))
 			s.index.refreshClaim(name, put(w.claims, name, c.newClaim(name.Name), true))
@@ -558,6 +569,7 @@ func requireSameAsAnew(t *testing.T, w *plainWorld, s *Scheduler, c chooser) {
 		anew.index.refreshClass(name, class)
 	}
 	anew.index.csiDrivers["csi.example"] = newDriver()
+	anew.index.attributeDrivers = w.drivers
 	each(w.pods, func(name types.NamespacedName, p *v1.Pod) bool {
 		anew.index.refreshPod(name, p)
 		return true

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -57,6 +58,8 @@ func (p *placing) provisionClaim(n *need, rooms []int64) {
 		case p.choices[n.at][i].pvState != nil:
 		case !provisionable:
 			p.verdicts[i].refuse(NoVolume, n.at)
+		case n.unmet:
+			p.verdicts[i].refuse(NoAttributesClass, n.at)
 		case n.class.topologies != nil && !n.class.topologies.has(slot):
 			p.verdicts[i].refuse(NoTopology, n.at)
 		case n.node != "":
@@ -288,7 +291,7 @@ func (p *placing) claimNames() []claimName {
 	names := make([]claimName, 0, len(p.needs))
 	for i := range p.needs {
 		n := &p.needs[i]
-		c := claimName{name: n.name, volume: n.volumeName()}
+		c := claimName{name: n.name, volume: n.volumeName(), attributes: objects.Deref(n.claim.Spec.VolumeAttributesClassName)}
 		if n.class != nil {
 			c.class = n.class.object.Name
 		}

@@ -33,6 +33,9 @@ const (
 	NoTopology
 	// NoCapacity says that the free capacity is too small for new volumes.
 	NoCapacity
+	// NoAttributesClass says that the VolumeAttributesClass that a claim names does not exist, or is for another driver, so no volume can
+	// be made for it.
+	NoAttributesClass
 	// InUseByPod says that another pod uses a claim that is for one pod alone.
 	InUseByPod
 	// InUseOnOtherNode says that pods on another node use a volume that is for one node alone.
@@ -65,7 +68,7 @@ const (
 
 var reasonNames = map[Reason]string{
 	VolumeMissing: "VolumeMissing", NodeAffinity: "NodeAffinity", Zone: "Zone", SelectedElsewhere: "SelectedElsewhere",
-	NoVolume: "NoVolume", NoTopology: "NoTopology", NoCapacity: "NoCapacity", InUseByPod: "InUseByPod",
+	NoVolume: "NoVolume", NoTopology: "NoTopology", NoCapacity: "NoCapacity", NoAttributesClass: "NoAttributesClass", InUseByPod: "InUseByPod",
 	InUseOnOtherNode: "InUseOnOtherNode", DiskConflict: "DiskConflict", AttachLimit: "AttachLimit", NodeUnknown: "NodeUnknown",
 	ClaimMissing: "ClaimMissing", ClaimNotMade: "ClaimNotMade", ClaimNotOwned: "ClaimNotOwned", ClaimLost: "ClaimLost",
 	ClaimDeleted: "ClaimDeleted", ClaimUnbound: "ClaimUnbound", SelectorMalformed: "SelectorMalformed",
@@ -167,6 +170,8 @@ type claimName struct {
 	name   types.NamespacedName
 	volume string
 	class  string
+	// attributes is the VolumeAttributesClass that the claim names.
+	attributes string
 }
 
 // Nodes returns the names of the nodes on which the pod can have its volumes.
@@ -236,7 +241,7 @@ func (r *Result) Why(node string) *RefusalError {
 	}
 	if int(v.claim) < len(r.claims) {
 		c := r.claims[v.claim]
-		why.Claim, why.Volume, why.Class = c.name, c.volume, c.class
+		why.Claim, why.Volume, why.Class, why.AttributesClass = c.name, c.volume, c.class, c.attributes
 	}
 	r.setPods(why, v)
 	return why
@@ -274,6 +279,8 @@ type RefusalError struct {
 	// Claim, Volume and Class are the subject of Reason; empty if it has none.
 	Claim         types.NamespacedName
 	Volume, Class string
+	// AttributesClass is the VolumeAttributesClass that Claim names; "" for none.
+	AttributesClass string
 	// Driver is the driver whose limit is exceeded, "" for none; InUse and Limit are its volumes on the node and its limit.
 	Driver       string
 	InUse, Limit int
@@ -310,6 +317,9 @@ func (e *RefusalError) why() string {
 		return fmt.Sprintf("no available volume fits claim %q there, and class %q does not make volumes for the node", e.Claim, e.Class)
 	case NoCapacity:
 		return fmt.Sprintf("too little storage of class %q is left for a new volume of claim %q", e.Class, e.Claim)
+	case NoAttributesClass:
+		return fmt.Sprintf("no available volume fits claim %q there, and a new one needs VolumeAttributesClass %q, which does not exist or is not "+
+			"for the provisioner of class %q: create it", e.Claim, e.AttributesClass, e.Class)
 	case InUseByPod:
 		return fmt.Sprintf("claim %q is for one pod alone, and is used by %s", e.Claim, podNames(e.Pods))
 	case InUseOnOtherNode:

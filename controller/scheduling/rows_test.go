@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -231,6 +232,23 @@ func TestOnANode(t *testing.T) {
 		{"25 the class vanishes", list(newClaim("data")), func(w *world) {
 			w.delete(newClass("late"))
 			w.requirePodError(data, ClaimUnbound)
+		}},
+		{"25a a VolumeAttributesClass that is missing", list(
+			newClaim("data", ofClass("made"), attributes("gold")), newClaim("other", ofClass("made"), attributes("lead")),
+			newVolume("golden", volumeClass("made"), atNode("node-3"), func(pv *v1.PersistentVolume) { pv.Spec.VolumeAttributesClassName = ptr("gold") }),
+			newAttributesClass("lead", "example.com/other"),
+		), func(w *world) {
+			why := w.requireRefused(data, "node-1", NoAttributesClass)
+			require.Equal(w.t, "gold", why.AttributesClass)
+			require.ErrorContains(w.t, why, `VolumeAttributesClass "gold", which does not exist`)
+			require.False(w.t, why.Preemptable())
+			w.requireFits(data, "node-3")
+			w.requireRefused(newPod("p", "other"), "node-1", NoAttributesClass)
+			w.create(newAttributesClass("gold", "csi.example"))
+			synctest.Wait()
+			w.requireFits(data, everywhere...)
+			w.delete(newAttributesClass("gold", ""))
+			w.requireFits(data, "node-3")
 		}},
 		{"26 all reasons are told", objectsOf(
 			bound("data", "v", atNode("node-2")), bound("more", "gone"), list(newClaim("late"), newClaim("new", ofClass("made")), newDriver()),

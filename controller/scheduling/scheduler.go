@@ -64,6 +64,8 @@ type Scheduler struct {
 	csiDrivers  *store.Mirror[*storagev1.CSIDriver]
 	capacities  *store.Mirror[*storagev1.CSIStorageCapacity]
 	attachments *store.Mirror[*storagev1.VolumeAttachment]
+	// attributes mirrors VolumeAttributesClasses. A store may not have this kind, so WaitSynced does not wait for it.
+	attributes *store.Mirror[*storagev1.VolumeAttributesClass]
 
 	mu    sync.RWMutex // not held during I/O or callbacks
 	index *index
@@ -93,6 +95,7 @@ func New(s store.Store, options Options) *Scheduler {
 		csiDrivers:  store.NewMirror[*storagev1.CSIDriver](s, m),
 		capacities:  store.NewMirror[*storagev1.CSIStorageCapacity](s, m),
 		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, m),
+		attributes:  store.NewMirror[*storagev1.VolumeAttributesClass](s, m),
 	}
 }
 
@@ -115,12 +118,14 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	feeds.Go(func() { s.csiDrivers.Follow(ctx, s.csiDriverChanged) })
 	feeds.Go(func() { s.capacities.Follow(ctx, s.capacityChanged) })
 	feeds.Go(func() { s.attachments.Follow(ctx, s.attachmentChanged) })
+	feeds.Go(func() { s.attributes.Follow(ctx, s.attributesChanged) })
 	feeds.Go(func() { s.tellSettled(ctx) })
 	feeds.Wait()
 	return nil
 }
 
-// WaitSynced waits until every kind of object was read once. It returns false if ctx ends before.
+// WaitSynced waits until every kind of object was read once. It returns false if ctx ends before. It does not wait for
+// VolumeAttributesClasses, which a store may not have: until they are read, Find refuses claims that need one.
 func (s *Scheduler) WaitSynced(ctx context.Context) bool {
 	return s.nodes.WaitSynced(ctx) && s.pods.WaitSynced(ctx) && s.claims.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) &&
 		s.classes.WaitSynced(ctx) && s.csiNodes.WaitSynced(ctx) && s.csiDrivers.WaitSynced(ctx) &&
