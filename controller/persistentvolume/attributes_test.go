@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/controller/expand"
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -44,6 +45,36 @@ func TestAClaimWaitsForItsAttributesClass(t *testing.T) {
 		w.requireBound("c", "pvc-uid-c")
 		assert.Equal(t, map[string]string{fake.ParameterTier: "gold"}, w.plugin.Backend().Attributes("pvc-uid-c"))
 	})
+}
+
+// A claim that is deleted while its volume is modified leaves a volume whose attributes are not known. Events say so for a volume that stays.
+func TestAClaimThatIsDeletedDuringAModificationLeavesAnEvent(t *testing.T) {
+	for policy, events := range map[v1.PersistentVolumeReclaimPolicy]int{v1.PersistentVolumeReclaimRetain: 1, v1.PersistentVolumeReclaimDelete: 0} {
+		t.Run(string(policy), func(t *testing.T) {
+			inWorld(t, objectList{newClass("x", func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy }), newClaim("c", ofClass("x"), wants("slow")), attributesClass("slow")}, func(t *testing.T, w *world) {
+				w.settle()
+				w.requireBound("c", "pvc-uid-c")
+				claim := w.claim("c")
+				claim.Status.ModifyVolumeStatus = &v1.ModifyVolumeStatus{
+					Status: v1.PersistentVolumeClaimModifyVolumeInProgress, TargetVolumeAttributesClassName: "fast",
+				}
+				_, err := w.store.Update(t.Context(), claim)
+				require.NoError(t, err)
+				w.delete(claim)
+				var said []string
+				for _, e := range w.events.Events() {
+					if e.Reason == operationexecutor.ReasonVolumeModifyFailed {
+						said = append(said, e.Message)
+					}
+				}
+				require.Len(t, said, events)
+				if events > 0 {
+					assert.Contains(t, said[0], `may have attributes of class "fast", and its spec names class "slow"`)
+					assert.Equal(t, ptr("slow"), w.volume("pvc-uid-c").Spec.VolumeAttributesClassName)
+				}
+			})
+		})
+	}
 }
 
 // A claim is refused whose volume would not have what its class says.

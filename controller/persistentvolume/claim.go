@@ -17,6 +17,7 @@ import (
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/ephemeral"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/inuse"
 	"github.com/volumekit/volumekit/controller/persistentvolume/internal/match"
+	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -312,10 +313,24 @@ func (s *claimSync) unprotect(ctx context.Context, claim *v1.PersistentVolumeCla
 	if used.By != "" {
 		return used.Err
 	}
+	s.recordUncertainAttributes(claim)
 	changed := claim.DeepCopy()
 	objects.DropFinalizer(&changed.ObjectMeta, objects.FinalizerClaimProtection)
 	if _, err := s.binder.UpdateClaim(ctx, changed); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
 	return nil
+}
+
+// recordUncertainAttributes writes an event of a volume that stays when its claim goes, if the claim goes while the volume may have got the
+// attributes of another class. The volume names its former class, and nothing modifies a volume without a claim.
+func (s *claimSync) recordUncertainAttributes(claim *v1.PersistentVolumeClaim) {
+	pv, there := s.seen.volume(claim.Spec.VolumeName)
+	if !there || !objects.OwnedBy(pv, claim) || pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete ||
+		!operationexecutor.IsModificationUncertain(claim) {
+		return
+	}
+	s.events.Eventf(pv, v1.EventTypeWarning, operationexecutor.ReasonVolumeModifyFailed,
+		"claim %q was deleted while the volume was modified: the volume may have attributes of class %q, and its spec names class %q",
+		store.NameOf(claim), claim.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName, objects.Deref(pv.Spec.VolumeAttributesClassName))
 }

@@ -53,8 +53,11 @@ func (p placement) node(ctx context.Context, claim *v1.PersistentVolumeClaim) (*
 	return node, err
 }
 
+// errSelectedNodeGone says that the node that a scheduler selected for a claim does not exist.
+var errSelectedNodeGone = errors.New("a scheduler must select another node")
+
 // nodeToProvision returns the node for which a volume is provisioned. It is nil unless the class waits for its first
-// consumer.
+// consumer. If a scheduler selected a node that does not exist, the error matches errSelectedNodeGone.
 func (p placement) nodeToProvision(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.Node, error) {
 	if !objects.WaitsForConsumer(class) {
 		return nil, nil
@@ -66,6 +69,8 @@ func (p placement) nodeToProvision(ctx context.Context, claim *v1.PersistentVolu
 		return node, nil
 	case errors.Is(err, store.ErrNotFound) && name == p.nodeName:
 		return namedNode(name), nil
+	case errors.Is(err, store.ErrNotFound) && p.nodeName == "" && claim.Annotations[objects.AnnSelectedNode] != "":
+		return nil, fmt.Errorf("node %q, for which the volume is to be made, does not exist: %w", name, errSelectedNodeGone)
 	}
 	return nil, volume.Transient(fmt.Errorf("node %q, for which the volume is to be made: %w", name, err))
 }

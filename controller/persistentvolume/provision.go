@@ -57,11 +57,18 @@ func (p *provisioning) provision(
 	if err := p.queue.CheckBackoff(work.Item{Kind: work.Claim, Name: store.NameOf(claim)}, claim.UID); err != nil {
 		return false, err
 	}
+	mayBeThere := slices.Contains(claim.Finalizers, objects.FinalizerProvisioning)
 	job, err := p.prepare(ctx, claim, class, plugin)
+	if errors.Is(err, errSelectedNodeGone) && !mayBeThere {
+		return false, p.failed(ctx, claim, err)
+	}
+	if errors.Is(err, errSelectedNodeGone) {
+		err = volume.Transient(fmt.Errorf("%w: an earlier attempt may have made the volume for this node: create the node again, or remove "+
+			"annotation %q from the claim", err, objects.AnnSelectedNode))
+	}
 	if err != nil {
 		return false, p.notBegun(ctx, claim, err)
 	}
-	mayBeThere := slices.Contains(claim.Finalizers, objects.FinalizerProvisioning)
 	before := claim
 	claim, err = p.intend(ctx, claim, class)
 	if err != nil {
