@@ -258,6 +258,20 @@ func (a *ActualStateOfWorld) GetVolumeNamesForPod(podName volume.UniquePodName) 
 	return names
 }
 
+// VolumesOfPodNamed returns the volumes of one plugin with one inner name that are, or may be, set up for a pod, sorted:
+// plugins set all of them up at the same path.
+func (a *ActualStateOfWorld) VolumesOfPodNamed(podName volume.UniquePodName, pluginName, innerName string) []v1.UniqueVolumeName {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	var names []v1.UniqueVolumeName
+	for _, m := range a.pods[podName] {
+		if m.volume.plugin.name == pluginName && m.VolumeSpec.Name() == innerName {
+			names = append(names, m.volume.name)
+		}
+	}
+	return names
+}
+
 // GetPossiblyMountedVolumesForVolume returns the set-ups of a volume, uncertain ones included, by pod.
 func (a *ActualStateOfWorld) GetPossiblyMountedVolumesForVolume(volumeName v1.UniqueVolumeName) []MountedVolume {
 	snapshot, _ := a.Snapshot(volumeName)

@@ -26,6 +26,7 @@ type Operation struct {
 type operation struct {
 	Operation
 	volume v1.UniqueVolumeName
+	place  place                           // for the operation of a pod
 	kind   operationexecutor.OperationKind // for a block volume, the kind of a filesystem's operation
 	// awaited says that a worker waits for the end of the operation and plans the volume then. ended says that its key is
 	// free.
@@ -96,18 +97,23 @@ func FilesystemKind(kind operationexecutor.OperationKind) operationexecutor.Oper
 }
 
 // enter enters the operation of an action. It returns nil if the action is out of date, because its pod was added or removed
-// since the plan; the change then marks the volume again. enter enters the operation first and checks the pods after that. A
+// since the plan, or if another volume has its path; the change then marks the volume again. enter enters the operation first and checks the pods after that. A
 // caller that changes a pod and then reads the operations therefore sees the operation, or enter sees the change.
 func (r *Reconciler) enter(v *view, a action) *operation {
 	op := &operation{
 		Operation: Operation{Whole: v.needsAll(a), pod: a.pod},
-		volume:    v.name, kind: kindOf[a.verb], awaited: true,
+		volume:    v.name, place: v.placeOf(a), kind: kindOf[a.verb], awaited: true,
 	}
-	r.mu.Lock()
-	r.running = append(r.running, op)
-	r.mu.Unlock()
+	if by := r.occupy(op); by != "" {
+		r.failOccupied(op, by)
+		return nil
+	}
 	if !r.isDue(v, a) {
 		r.takeOut(op)
+		return nil
+	}
+	if by := r.isOccupied(op); by != "" {
+		r.failOccupied(op, by)
 		return nil
 	}
 	return op
@@ -184,6 +190,7 @@ func (r *Reconciler) takeOut(op *operation) {
 		r.running = r.running.without(op)
 		r.mu.Unlock()
 	}
+	r.freePlace(op.pod)
 	r.Cleaner.Ended(op.pod)
 }
 

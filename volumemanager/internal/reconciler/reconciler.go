@@ -31,6 +31,8 @@ type ActualState interface {
 	SnapshotInto(s *cache.VolumeSnapshot, name v1.UniqueVolumeName) (known bool)
 	// SnapshotOfPodInto reads the state of a volume for a pod, and the set-up of one other pod.
 	SnapshotOfPodInto(s *cache.VolumeSnapshot, name v1.UniqueVolumeName, pod volume.UniquePodName) (known bool)
+	// VolumesOfPodNamed returns the volumes of one plugin with one inner name that are, or may be, set up for a pod.
+	VolumesOfPodNamed(pod volume.UniquePodName, plugin, inner string) []v1.UniqueVolumeName
 	// DeleteVolume forgets a volume. It fails if anything is left of it.
 	DeleteVolume(name v1.UniqueVolumeName) error
 }
@@ -127,6 +129,9 @@ type Reconciler struct {
 	running operations
 	// deferred holds the volumes that wait for the end of an operation on the same volume, and are planned then.
 	deferred map[v1.UniqueVolumeName][]volume.UniquePodName
+	// waiting holds the volumes of a pod that wait for another volume at their path, and are planned when an operation for
+	// the pod has ended.
+	waiting  map[volume.UniquePodName][]v1.UniqueVolumeName
 	failures failures
 }
 
@@ -134,7 +139,8 @@ type Reconciler struct {
 func New(o Options) *Reconciler {
 	return &Reconciler{
 		Options: o, queue: newQueue(o.WorkersPerPlugin),
-		deferred: make(map[v1.UniqueVolumeName][]volume.UniquePodName), failures: newFailures(),
+		deferred: make(map[v1.UniqueVolumeName][]volume.UniquePodName), waiting: make(map[volume.UniquePodName][]v1.UniqueVolumeName),
+		failures: newFailures(),
 	}
 }
 
