@@ -385,7 +385,7 @@ func TestABusyDriverIsAskedAgain(t *testing.T) {
 	err := <-ended
 	require.ErrorIs(t, err, volume.ErrUncertain)
 	require.ErrorIs(t, err, context.Canceled)
-	n.Heal()
+	n.RemoveFaults()
 	n.expectGone()
 }
 
@@ -442,7 +442,7 @@ func TestWhatIsNotListedIsUnknown(t *testing.T) {
 	n.Plan("ListVolumes", fakedriver.Fault{Always: true, Change: func(answer proto.Message) { answer.(*csi.ListVolumesResponse).NextToken = "0" }})
 	_, err = ask()
 	require.ErrorIs(t, err, errEndless)
-	n.Heal()
+	n.RemoveFaults()
 	n.Plan("ListVolumes", fakedriver.Fault{Code: codes.Internal})
 	answer, err = ask()
 	require.Error(t, err)

@@ -47,7 +47,7 @@ func TestADriverIsAskedAgainAfterEachReconnect(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrTransient, "nothing was begun")
 	assert.True(t, l.known().node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME], "what was answered is known for as long as nothing else is")
 
-	d.Become(func(o *fakedriver.Options) {
+	d.Update(func(o *fakedriver.Options) {
 		o.NodeID, o.Node = "other", []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
 	})
 	d.start()

@@ -161,7 +161,7 @@ func TestAnAnswerAboutAnotherSnapshotSaysNothing(t *testing.T) {
 	_, err := n.plugin.GetSnapshot(t.Context(), made.Handle)
 	disbelieved(err)
 
-	n.Become(func(o *fakedriver.Options) {
+	n.Update(func(o *fakedriver.Options) {
 		o.Controller = without(csi.ControllerServiceCapability_RPC_GET_SNAPSHOT).Controller
 	})
 	n.restart()
@@ -253,7 +253,7 @@ func TestAllSnapshotsAreListedOrNone(t *testing.T) {
 		all, err = list()
 		require.Error(t, err, name)
 		assert.Empty(t, all, name)
-		n.Heal()
+		n.RemoveFaults()
 	}
 }
 
