@@ -33,7 +33,7 @@ import (
 // serveWord has the test binary serve loop-block in the place of running tests.
 const serveWord = "serve-loop-block"
 
-// Who attaches the volumes of the process that serves; nobody attaches host paths, which it serves in the place of loop-block.
+// What the process serves: loop-block, whose volumes its node or a controller attaches, or host paths, which are not attached.
 const (
 	attachOnNode       = "on-node"
 	attachByController = "by-controller"
@@ -153,8 +153,8 @@ func served(t *testing.T, attach string) *csidriver.Driver {
 	return driver
 }
 
-// notThroughASocket are the rules that loop-block keeps and that nobody can keep through a driver that stages below a root of its own:
-// nothing is mounted at the path that it is given for staging, as the specification allows. See decision 0127.
+// notThroughASocket are the rules that loop-block keeps, and that cannot be kept through a driver that stages below a root of its own: it
+// mounts nothing at the staging path of the call, as the specification allows. See decision 0127.
 var notThroughASocket = []string{"S1", "S2", "S5", "S10"}
 
 // A plugin that is served, and driven through its socket, keeps the rules that it keeps without.

@@ -61,7 +61,7 @@ func startAnyDriver(t *testing.T) anyDriver {
 		}
 		select {
 		case <-starting.Done():
-			require.NoError(t, err, "the driver does not say who it is")
+			require.NoError(t, err, "the driver does not report its name")
 		case <-d.ended:
 			require.NoError(t, err, "the driver has ended: look at what it has told")
 		case <-time.After(10 * time.Millisecond): // It is being started.

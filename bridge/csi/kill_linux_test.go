@@ -295,7 +295,7 @@ func (m *machine) files() ([]string, error) {
 	return found, err
 }
 
-// compare finds out whether all is as in a life in which nobody was killed. Of what was mounted twice there would be more.
+// compare returns an error unless the mounts and devices are those of a life without a kill. A volume that is mounted twice is a difference.
 func (m *machine) compare(ctx context.Context, whole *machine) func(string) error {
 	return func(stage string) error {
 		here, err := m.look(ctx)
@@ -346,7 +346,7 @@ func ways(m *machine) map[string]func() *aim {
 }
 
 // TestNothingIsLostOverTheSocket: the agent, the driver, or both are killed before a system call that changes the world, while pods get
-// volumes, write, hand them on, have them grow and give them back. Whoever was killed is started again, and in each third life is killed
+// volumes, write, hand them on, expand them and give them back. The killed process is started again, and in each third life is killed
 // once more while it recovers. Each pod reads what the first one has written, nothing is mounted or attached twice, and nothing is left.
 func TestNothingIsLostOverTheSocket(t *testing.T) {
 	programs := build(t)
@@ -359,7 +359,7 @@ func TestNothingIsLostOverTheSocket(t *testing.T) {
 	}
 }
 
-// killPoints is at how many calls somebody is killed in the ordinary run, for each way.
+// killPoints is the number of calls at which the ordinary run kills, for each way.
 const killPoints = 5
 
 func killEvery(t *testing.T, whole *machine, way string) {

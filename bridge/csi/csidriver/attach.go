@@ -80,7 +80,7 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 		return false, nil
 	}
 	_, err := p.sourceOf(spec)
-	return err == nil && p.link.attaches(), err
+	return err == nil && p.client.attaches(), err
 }
 
 // Attach implements [volume.Attacher]. It returns the path for the publish context, see [PublishContext].
@@ -90,7 +90,7 @@ func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.
 	if err != nil {
 		return "", err
 	}
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -171,7 +171,7 @@ func (a attacher) WaitForAttach(_ context.Context, spec *volume.Spec, devicePath
 		return "", volume.Transient(fmt.Errorf("driver %q: volume %q: what the driver returned when it attached the volume is not known yet (device path %q)",
 			a.plugin.options.Driver, spec.Name(), devicePath))
 	}
-	if !a.plugin.link.stages() {
+	if !a.plugin.client.stages() {
 		a.plugin.node.contexts.keep(src.csi.VolumeHandle, publish)
 	}
 	return devicePath, nil
@@ -214,7 +214,7 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 	if err := p.checkHandle(handle); err != nil {
 		return err
 	}
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (a attacher) VolumesAreAttached(
 func (p *Plugin) BulkVerifyVolumes(
 	ctx context.Context, volumesByNode map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec,
 ) (map[types.NodeName]map[v1.UniqueVolumeName]bool, error) {
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -273,11 +273,11 @@ func (p *Plugin) BulkVerifyVolumes(
 			if err != nil {
 				continue
 			}
-			nodes, said, err := nodesOf(src.csi.VolumeHandle)
+			nodes, reported, err := nodesOf(src.csi.VolumeHandle)
 			if err != nil {
 				return nil, err
 			}
-			if said {
+			if reported {
 				answer[node][name] = slices.Contains(nodes, known.NodeID)
 			}
 		}
@@ -359,7 +359,7 @@ func (s *session) readList(ctx context.Context) (map[string][]string, error) {
 
 // GetVolumeLimits implements [volume.VolumePluginWithAttachLimits] with the answer of NodeGetInfo.
 func (p *Plugin) GetVolumeLimits(ctx context.Context) (map[string]int64, error) {
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil || s.facts.maxVolumes == 0 {
 		return map[string]int64{}, err
 	}

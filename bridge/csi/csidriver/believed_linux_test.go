@@ -138,7 +138,7 @@ func (n *node) unstage() error {
 
 func (n *node) isMounted() bool {
 	n.t.Helper()
-	mounted, err := n.plugin.node.points.isMounted(n.t.Context(), n.path())
+	mounted, err := n.plugin.node.mountPoints.isMounted(n.t.Context(), n.path())
 	require.NoError(n.t, err)
 	return mounted
 }
@@ -149,7 +149,7 @@ func (n *node) expectGone() {
 	require.NoError(n.t, n.tearDown())
 	require.NoError(n.t, n.unstage())
 	assert.NoDirExists(n.t, n.path())
-	records, err := n.plugin.node.points.records.all(func(record) bool { return true })
+	records, err := n.plugin.node.mountPoints.records.all(func(record) bool { return true })
 	require.NoError(n.t, err)
 	assert.Empty(n.t, records)
 	for _, v := range n.Volumes() {
@@ -180,12 +180,12 @@ func TestAPublicationThatCameTooLateIsTakenAway(t *testing.T) {
 
 // waiting returns how many calls wait for an earlier one on their volume.
 func (n *node) waiting() int {
-	turns := &n.driver.link.volumes
-	turns.mu.Lock()
-	defer turns.mu.Unlock()
+	locks := &n.driver.client.locks
+	locks.mu.Lock()
+	defer locks.mu.Unlock()
 	waiting := 0
-	for _, turn := range turns.byVolume {
-		waiting += turn.users - 1
+	for _, lock := range locks.byKey {
+		waiting += lock.users - 1
 	}
 	return waiting
 }
@@ -219,7 +219,7 @@ func TestACallAfterTheEndOfItsContextIsNotSent(t *testing.T) {
 	n := newNode(t, fakedriver.Options{}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s, err := n.driver.link.session(t.Context())
+	s, err := n.driver.client.session(t.Context())
 	require.NoError(t, err)
 	before := n.Total()
 	_, err = call(ctx, s, "DeleteVolume", csi.NewControllerClient(s.conn).DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: "vol-pv-1"})
@@ -267,7 +267,7 @@ func TestAFinalAnswerIsBelievedOnlyWithoutATrace(t *testing.T) {
 		require.NotErrorIs(t, err, volume.ErrUncertain)
 		require.NotErrorIs(t, err, volume.ErrTransient)
 		assert.NoDirExists(t, n.path())
-		_, known, err := n.plugin.node.points.records.read(n.path())
+		_, known, err := n.plugin.node.mountPoints.records.read(n.path())
 		require.NoError(t, err)
 		assert.False(t, known)
 		n.expectGone()
@@ -327,15 +327,15 @@ func TestWhatIsOnNoRecordIsLeftAlone(t *testing.T) {
 	for name, damage := range map[string]func(n *node, file string) error{
 		"a damaged record": func(_ *node, file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
 		"a record of another path": func(n *node, file string) error {
-			_, err := n.plugin.node.points.records.write(record{Path: "/other", VolumeID: "other", Kind: published})
-			return errors.Join(err, os.Rename(n.plugin.node.points.records.file("/other"), file))
+			_, err := n.plugin.node.mountPoints.records.write(record{Path: "/other", VolumeID: "other", Kind: published})
+			return errors.Join(err, os.Rename(n.plugin.node.mountPoints.records.file("/other"), file))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, fakedriver.Options{}, nil)
 			require.NoError(t, n.stage())
 			require.NoError(t, n.setUp(t.Context()))
-			file := n.plugin.node.points.records.file(n.path())
+			file := n.plugin.node.mountPoints.records.file(n.path())
 			good, err := os.ReadFile(file)
 			require.NoError(t, err)
 			require.NoError(t, damage(n, file))
@@ -410,7 +410,7 @@ func TestOneCallAtATimeChangesAVolume(t *testing.T) {
 	close(goesOn)
 	require.NoError(t, <-ended)
 	require.NoError(t, <-ended)
-	assert.Empty(t, n.driver.link.volumes.byVolume)
+	assert.Empty(t, n.driver.client.locks.byKey)
 	n.expectGone()
 }
 
@@ -585,10 +585,10 @@ func (s secrets) Secret(_ context.Context, namespace, name string) (*v1.Secret, 
 // driver says them.
 func TestSecretsAreNowhereButInCalls(t *testing.T) {
 	known, parameters := secrets{}, map[string]string{fakedriver.Parameter: "blue"}
-	for _, who := range []string{whoProvisions, whoAttaches, whoStages, whoPublishes, whoExpands, whoExpandsOnNode} {
-		parameters[parameterPrefix+who+secretNameEnd] = "${pvc.name}-" + who
-		parameters[parameterPrefix+who+secretSpaceEnd] = "${pvc.namespace}"
-		known["space/claim-"+who] = "hunter2-of-" + who
+	for _, purpose := range []string{provisionerSecret, controllerPublishSecret, nodeStageSecret, nodePublishSecret, controllerExpandSecret, nodeExpandSecret} {
+		parameters[parameterPrefix+purpose+secretNameEnd] = "${pvc.name}-" + purpose
+		parameters[parameterPrefix+purpose+secretSpaceEnd] = "${pvc.namespace}"
+		known["space/claim-"+purpose] = "hunter2-of-" + purpose
 	}
 	var log bytes.Buffer
 	n := newNode(t, fakedriver.Options{}, func(o *Options) {
@@ -605,12 +605,12 @@ func TestSecretsAreNowhereButInCalls(t *testing.T) {
 		require.Error(t, err)
 		assert.NotContains(t, err.Error(), "hunter2-of-"+own)
 	}
-	spoken(n.setUp(t.Context()), whoPublishes)
+	spoken(n.setUp(t.Context()), nodePublishSecret)
 	require.NoError(t, n.setUp(t.Context()))
 	_, err := n.plugin.NodeExpand(t.Context(), volume.NodeResizeOptions{VolumeSpec: n.spec, DeviceMountPath: n.path(), NewSize: resource.MustParse("1Mi")})
-	spoken(err, whoExpandsOnNode)
+	spoken(err, nodeExpandSecret)
 	_, err = n.plugin.ExpandVolumeDevice(t.Context(), n.spec, resource.MustParse("2Mi"), resource.MustParse("1Mi"))
-	spoken(err, whoExpands)
+	spoken(err, controllerExpandSecret)
 	require.NoError(t, filepath.WalkDir(n.root, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -622,22 +622,22 @@ func TestSecretsAreNowhereButInCalls(t *testing.T) {
 	n.expectGone()
 	d, err := n.plugin.NewDetacher()
 	require.NoError(t, err)
-	spoken(d.Detach(t.Context(), "vol-pv-2", "node-1"), whoAttaches)
+	spoken(d.Detach(t.Context(), "vol-pv-2", "node-1"), controllerPublishSecret)
 	require.NoError(t, d.Detach(t.Context(), "vol-pv-2", "node-1"))
 	deleter, err := n.plugin.NewDeleter(n.spec)
 	require.NoError(t, err)
-	spoken(deleter.Delete(t.Context()), whoProvisions)
+	spoken(deleter.Delete(t.Context()), provisionerSecret)
 	require.NoError(t, deleter.Delete(t.Context()))
 	assert.NotContains(t, log.String(), "hunter2")
 	assert.Contains(t, log.String(), "NodePublishVolume")
 
-	for method, who := range map[string]string{
-		"CreateVolume": whoProvisions, "DeleteVolume": whoProvisions, "ControllerPublishVolume": whoAttaches, "ControllerUnpublishVolume": whoAttaches,
-		"NodeStageVolume": whoStages, "NodePublishVolume": whoPublishes, "ControllerExpandVolume": whoExpands, "NodeExpandVolume": whoExpandsOnNode,
+	for method, purpose := range map[string]string{
+		"CreateVolume": provisionerSecret, "DeleteVolume": provisionerSecret, "ControllerPublishVolume": controllerPublishSecret, "ControllerUnpublishVolume": controllerPublishSecret,
+		"NodeStageVolume": nodeStageSecret, "NodePublishVolume": nodePublishSecret, "ControllerExpandVolume": controllerExpandSecret, "NodeExpandVolume": nodeExpandSecret,
 	} {
 		request, ok := n.Last(method).(interface{ GetSecrets() map[string]string })
 		require.True(t, ok, method)
-		assert.Equal(t, map[string]string{"key": "hunter2-of-" + who}, request.GetSecrets(), method)
+		assert.Equal(t, map[string]string{"key": "hunter2-of-" + purpose}, request.GetSecrets(), method)
 	}
 }
 

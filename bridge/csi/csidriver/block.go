@@ -72,7 +72,7 @@ func (p *Plugin) ConstructBlockVolumeSpec(podUID types.UID, volumeName, mapPath 
 	}
 	dir, pod := filepath.Split(target)
 	path := publishedDevice(filepath.Clean(dir), podUID)
-	rec, known, err := p.node.points.records.read(path)
+	rec, known, err := p.node.mountPoints.records.read(path)
 	if err == nil && (!known || pod != string(podUID) || rec.Kind != published) {
 		err = errors.New("nothing is on record of it")
 	}
@@ -134,7 +134,7 @@ func checkPodOfDevice(uid types.UID) error {
 
 // GetStagingPath implements [volume.CustomBlockVolumeMapper].
 func (d *device) GetStagingPath() string {
-	if !d.plugin.link.stages() {
+	if !d.plugin.client.stages() {
 		return ""
 	}
 	return d.plugin.node.stagingPath(d.src)
@@ -142,7 +142,7 @@ func (d *device) GetStagingPath() string {
 
 // SetUpDevice implements [volume.CustomBlockVolumeMapper].
 func (d *device) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (string, error) {
-	if !d.plugin.link.stages() {
+	if !d.plugin.client.stages() {
 		return "", nil
 	}
 	path := d.GetStagingPath()
@@ -164,7 +164,7 @@ func (d *device) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceA
 		return err
 	}
 	path := publishedDevice(args.GlobalMapPath, args.PodUID)
-	if err := d.plugin.node.takeAway(ctx, path, published); err != nil {
+	if err := d.plugin.node.tearDown(ctx, path, published); err != nil {
 		return err
 	}
 	return removeEmpty(filepath.Dir(path))
@@ -172,5 +172,5 @@ func (d *device) UnmapPodDevice(ctx context.Context, args volume.UnmapPodDeviceA
 
 // TearDownDevice implements [volume.CustomBlockVolumeUnmapper].
 func (d *device) TearDownDevice(ctx context.Context, args volume.TearDownDeviceArgs) error {
-	return d.plugin.node.takeAway(ctx, stagedDevice(args.MapPath), staged)
+	return d.plugin.node.tearDown(ctx, stagedDevice(args.MapPath), staged)
 }

@@ -144,7 +144,7 @@ func withoutSocket(t *testing.T, d *fakedriver.Driver) *Driver {
 	t.Helper()
 	driver, err := New(Options{Socket: "/no/socket", Driver: fakedriver.Name})
 	require.NoError(t, err)
-	driver.link.dial = func(Options) (connection, error) { return d.Connection(), nil }
+	driver.client.dial = func(Options) (connection, error) { return d.Connection(), nil }
 	return driver
 }
 

@@ -47,7 +47,7 @@ type rule struct {
 //
 // No refusal of CreateVolume matches [volume.ErrInfeasible], [volume.ErrInvalid] or [volume.ErrUnsupported]. Those say
 // that no earlier attempt has created the volume, and a driver's answer to this attempt does not. The exception is a
-// copy whose source the driver does not find (ofSource).
+// copy whose source the driver does not find (explainSource).
 var rules = []rule{
 	{"", codes.InvalidArgument, final, nil},               // a field is missing, or not supported
 	{"", codes.PermissionDenied, final, nil},              // the identity in the secrets may not do this

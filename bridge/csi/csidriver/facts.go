@@ -36,14 +36,14 @@ type facts struct {
 	maxVolumes int64
 }
 
-// ask reads all facts from the driver.
-func (s *session) ask(ctx context.Context) (facts, error) {
+// readFacts reads all facts from the driver.
+func (s *session) readFacts(ctx context.Context) (facts, error) {
 	f := facts{services: map[pluginService]bool{}, expansion: map[csi.PluginCapability_VolumeExpansion_Type]bool{}}
 	if err := s.awaitReady(ctx); err != nil {
 		return f, err
 	}
-	for _, question := range []func(context.Context, *facts) error{s.askName, s.askServices, s.askController, s.askGroup, s.askNode} {
-		if err := question(ctx, &f); err != nil {
+	for _, read := range []func(context.Context, *facts) error{s.readName, s.readServices, s.readController, s.readGroup, s.readNode} {
+		if err := read(ctx, &f); err != nil {
 			return f, err
 		}
 	}
@@ -71,7 +71,7 @@ func (s *session) awaitReady(ctx context.Context) error {
 	}
 }
 
-func (s *session) askName(ctx context.Context, f *facts) error {
+func (s *session) readName(ctx context.Context, f *facts) error {
 	answer, err := call(ctx, s, "GetPluginInfo", csi.NewIdentityClient(s.conn).GetPluginInfo, &csi.GetPluginInfoRequest{})
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *session) askName(ctx context.Context, f *facts) error {
 	return nil
 }
 
-func (s *session) askServices(ctx context.Context, f *facts) error {
+func (s *session) readServices(ctx context.Context, f *facts) error {
 	answer, err := call(ctx, s, "GetPluginCapabilities", csi.NewIdentityClient(s.conn).GetPluginCapabilities, &csi.GetPluginCapabilitiesRequest{})
 	if err != nil {
 		return err
@@ -102,9 +102,9 @@ func (s *session) askServices(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// askController reads the calls of the controller service. It fails if the driver announces the service and does not
+// readController reads the calls of the controller service. It fails if the driver announces the service and does not
 // list its calls: the plugin must not conclude that a call is missing.
-func (s *session) askController(ctx context.Context, f *facts) error {
+func (s *session) readController(ctx context.Context, f *facts) error {
 	if !s.options.Services.Has(Controller) || !f.services[csi.PluginCapability_Service_CONTROLLER_SERVICE] {
 		return nil
 	}
@@ -119,8 +119,8 @@ func (s *session) askController(ctx context.Context, f *facts) error {
 	return nil
 }
 
-// askGroup reads the calls of the group controller service. Its socket is that of the controller service.
-func (s *session) askGroup(ctx context.Context, f *facts) error {
+// readGroup reads the calls of the group controller service. Its socket is that of the controller service.
+func (s *session) readGroup(ctx context.Context, f *facts) error {
 	if !s.options.Services.Has(Controller) || !f.services[csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE] {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (s *session) askGroup(ctx context.Context, f *facts) error {
 	return nil
 }
 
-func (s *session) askNode(ctx context.Context, f *facts) error {
+func (s *session) readNode(ctx context.Context, f *facts) error {
 	if !s.options.Services.Has(Node) {
 		return nil
 	}
@@ -148,10 +148,10 @@ func (s *session) askNode(ctx context.Context, f *facts) error {
 	for _, c := range answer.GetCapabilities() {
 		f.node[c.GetRpc().GetType()] = true
 	}
-	return s.askNodeInfo(ctx, f)
+	return s.readNodeInfo(ctx, f)
 }
 
-func (s *session) askNodeInfo(ctx context.Context, f *facts) error {
+func (s *session) readNodeInfo(ctx context.Context, f *facts) error {
 	answer, err := call(ctx, s, "NodeGetInfo", csi.NewNodeClient(s.conn).NodeGetInfo, &csi.NodeGetInfoRequest{})
 	if isUnimplemented(err) {
 		return nil // A driver that does not attach need not have it.

@@ -17,13 +17,13 @@ import (
 func (n snapshots) CreateGroupSnapshot(ctx context.Context, options volume.GroupSnapshotOptions) (volume.GroupSnapshot, error) {
 	request, parameters, err := n.groupRequest(options)
 	if err != nil {
-		return volume.GroupSnapshot{}, fmt.Errorf("driver %q: group of snapshots %q: %w", n.link.options.Driver, options.Name, err)
+		return volume.GroupSnapshot{}, fmt.Errorf("driver %q: group of snapshots %q: %w", n.client.options.Driver, options.Name, err)
 	}
 	s, err := n.groupSession(ctx)
 	if err != nil {
 		return volume.GroupSnapshot{}, err
 	}
-	if request.Secrets, err = n.link.options.secret(ctx, parameters.refs[whoSnapshotsGroups]); err != nil {
+	if request.Secrets, err = n.client.options.secret(ctx, parameters.refs[groupSnapshotterSecret]); err != nil {
 		return volume.GroupSnapshot{}, err
 	}
 	answer, err := call(ctx, s, "CreateVolumeGroupSnapshot", csi.NewGroupControllerClient(s.conn).CreateVolumeGroupSnapshot, request)
@@ -47,7 +47,7 @@ func (n snapshots) groupRequest(options volume.GroupSnapshotOptions) (*csi.Creat
 	}
 	var ids []string
 	for _, spec := range options.Sources {
-		src, err := n.link.sourceOf(spec)
+		src, err := n.client.sourceOf(spec)
 		if err != nil {
 			return nil, snapshotParameters{}, err
 		}
@@ -63,7 +63,7 @@ func (n snapshots) groupRequest(options volume.GroupSnapshotOptions) (*csi.Creat
 
 // groupSession returns the connection, if the driver supports groups.
 func (n snapshots) groupSession(ctx context.Context) (*session, error) {
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err == nil && !s.facts.group[csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT] {
 		err = fmt.Errorf("driver %q: CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT is not among its capabilities: %w", s.facts.name, volume.ErrUnsupported)
 	}
@@ -72,7 +72,7 @@ func (n snapshots) groupSession(ctx context.Context) (*session, error) {
 
 // GetGroupSnapshot implements [volume.GroupSnapshottableVolumePlugin].
 func (n snapshots) GetGroupSnapshot(ctx context.Context, handle string, snapshots []string) (volume.GroupSnapshot, error) {
-	if err := n.link.options.checkSnapshotHandle(handle); err != nil {
+	if err := n.client.options.checkSnapshotHandle(handle); err != nil {
 		return volume.GroupSnapshot{}, err
 	}
 	s, err := n.groupSession(ctx)
@@ -103,7 +103,7 @@ func (n snapshots) GetGroupSnapshot(ctx context.Context, handle string, snapshot
 
 // DeleteGroupSnapshot implements [volume.GroupSnapshottableVolumePlugin].
 func (n snapshots) DeleteGroupSnapshot(ctx context.Context, handle string, snapshots []string) error {
-	if err := n.link.options.checkSnapshotHandle(handle); err != nil {
+	if err := n.client.options.checkSnapshotHandle(handle); err != nil {
 		return err
 	}
 	s, err := n.groupSession(ctx)
@@ -121,16 +121,16 @@ func (n snapshots) DeleteGroupSnapshot(ctx context.Context, handle string, snaps
 
 // groupOf converts a driver's answer about a group; its snapshots are sorted by handle. The group is ready if the
 // driver says so for all of it. An error says that the answer violates the specification.
-func (s *session) groupOf(told *csi.VolumeGroupSnapshot) (volume.GroupSnapshot, error) {
-	if err := s.options.checkSnapshotHandle(told.GetGroupSnapshotId()); err != nil {
+func (s *session) groupOf(answer *csi.VolumeGroupSnapshot) (volume.GroupSnapshot, error) {
+	if err := s.options.checkSnapshotHandle(answer.GetGroupSnapshotId()); err != nil {
 		return volume.GroupSnapshot{}, err
 	}
-	created, err := momentOf(told.GetCreationTime())
+	created, err := timeOf(answer.GetCreationTime())
 	if err != nil {
-		return volume.GroupSnapshot{}, fmt.Errorf("group %q: %w", told.GetGroupSnapshotId(), err)
+		return volume.GroupSnapshot{}, fmt.Errorf("group %q: %w", answer.GetGroupSnapshotId(), err)
 	}
-	group := volume.GroupSnapshot{Handle: told.GetGroupSnapshotId(), CreationTime: created, ReadyToUse: told.GetReadyToUse()}
-	for _, member := range told.GetSnapshots() {
+	group := volume.GroupSnapshot{Handle: answer.GetGroupSnapshotId(), CreationTime: created, ReadyToUse: answer.GetReadyToUse()}
+	for _, member := range answer.GetSnapshots() {
 		snapshot, err := s.snapshotOf(member)
 		if err != nil {
 			return volume.GroupSnapshot{}, fmt.Errorf("group %q: %w", group.Handle, err)

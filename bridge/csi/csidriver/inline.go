@@ -22,7 +22,7 @@ func (p *Plugin) isInline(spec *volume.Spec) bool {
 // inlineOf returns the source of an inline volume. The author of the pod chooses its attributes, so the CSIDriver must
 // allow inline volumes.
 func (p *Plugin) inlineOf(spec *volume.Spec, pod *v1.Pod) (source, error) {
-	if err := p.link.checkMode(storagev1.VolumeLifecycleEphemeral); err != nil {
+	if err := p.client.checkMode(storagev1.VolumeLifecycleEphemeral); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", spec.Name(), err)
 	}
 	inline := spec.Volume.CSI

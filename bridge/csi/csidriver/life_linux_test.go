@@ -218,7 +218,7 @@ func TestTheSecretOfAModification(t *testing.T) {
 	}
 }
 
-func TestGrowth(t *testing.T) {
+func TestExpansion(t *testing.T) {
 	one, two := resource.MustParse("1Mi"), resource.MustParse("2Mi")
 	grow := func(n *node) (resource.Quantity, error) {
 		return n.plugin.ExpandVolumeDevice(t.Context(), n.spec, two, one)
@@ -458,7 +458,7 @@ func TestAPodsVolumeCostsTwoCalls(t *testing.T) {
 		n := newNode(t, options, nil)
 		before := n.Total()
 		for range 20 {
-			if n.plugin.link.stages() {
+			if n.plugin.client.stages() {
 				require.NoError(t, n.stageAlone())
 			}
 			require.NoError(t, n.setUp(t.Context()))

@@ -59,8 +59,8 @@ func (s *served) restart() {
 	s.start()
 }
 
-// link returns a link to the driver.
-func (s *served) link(change func(*Options)) *link {
+// client returns a client of the driver.
+func (s *served) client(change func(*Options)) *client {
 	s.t.Helper()
 	options := Options{Socket: s.socket, Driver: fakedriver.Name, Owners: owners(s.t)}
 	if change != nil {
@@ -68,7 +68,7 @@ func (s *served) link(change func(*Options)) *link {
 	}
 	options, err := options.complete()
 	require.NoError(s.t, err)
-	l := newLink(options)
+	l := newClient(options)
 	s.t.Cleanup(func() { assert.NoError(s.t, l.close()) })
 	return l
 }

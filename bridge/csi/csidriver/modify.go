@@ -22,7 +22,7 @@ func (p *Plugin) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters
 	if err != nil || len(parameters) == 0 {
 		return err
 	}
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return err
 	}

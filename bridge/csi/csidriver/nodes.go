@@ -45,13 +45,13 @@ func (n storedNodes) DriverNode(ctx context.Context, driver string, node types.N
 // its topology into the CSINode of that name, and its topology into the labels of the Node, if there is one. It keeps
 // the entries of other drivers. Call it when the agent starts, and after an update of the driver.
 func (d *Driver) Register(ctx context.Context, s store.Store, node types.NodeName) error {
-	session, err := d.link.session(ctx)
+	session, err := d.client.session(ctx)
 	if err != nil {
 		return err
 	}
 	entry := session.facts.csiNodeDriver()
 	if entry.NodeID == "" {
-		return fmt.Errorf("driver %q does not say what it calls this node: %w", d.options.Driver, volume.ErrUnsupported)
+		return fmt.Errorf("driver %q reports no id of this node: %w", d.options.Driver, volume.ErrUnsupported)
 	}
 	if err := untilWritten(ctx, func() error { return writeCSINode(ctx, s, node, entry) }); err != nil {
 		return fmt.Errorf("registering driver %q on node %q: %w", d.options.Driver, node, err)
@@ -130,7 +130,7 @@ func (p *Plugin) driverNode(ctx context.Context, f facts, node types.NodeName) (
 		return f.csiNodeDriver(), nil
 	}
 	if p.options.Nodes == nil {
-		return storagev1.CSINodeDriver{}, fmt.Errorf("driver %q: nothing says what it calls node %q: set Options.Nodes: %w", f.name, node, volume.ErrUnsupported)
+		return storagev1.CSINodeDriver{}, fmt.Errorf("driver %q: its id of node %q is not known: set Options.Nodes: %w", f.name, node, volume.ErrUnsupported)
 	}
 	known, err := p.options.Nodes.DriverNode(ctx, p.options.Driver, node)
 	if err == nil && known.NodeID == "" {

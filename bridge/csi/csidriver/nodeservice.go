@@ -4,11 +4,11 @@ import "github.com/volumekit/volumekit/volume"
 
 // nodeService stages, publishes, unpublishes and unstages volumes with the driver's node service.
 type nodeService struct {
-	options Options
-	link    *link
-	name    string // the plugin's name
-	host    volume.VolumeHost
-	points  mountPoints
+	options     Options
+	client      *client
+	name        string // the plugin's name
+	host        volume.VolumeHost
+	mountPoints mountPoints
 	// contexts is for volumes that are attached and not staged.
 	contexts contexts
 }
@@ -16,6 +16,6 @@ type nodeService struct {
 // init sets the directories of volumes on the node.
 func (n *nodeService) init(host volume.VolumeHost) error {
 	n.host = host
-	n.points.records = records{dir: host.GetPluginDir(n.name) + "/records"}
-	return n.points.records.tidy()
+	n.mountPoints.records = records{dir: host.GetPluginDir(n.name) + "/records"}
+	return n.mountPoints.records.tidy()
 }

@@ -38,10 +38,10 @@ func (o storedObjects) CSIDriver(ctx context.Context, driver string) (*storagev1
 
 // Reread reads the driver's CSIDriver again from [Options].Objects. Call it after a change of the object; a new
 // connection to the driver reads it too. A change of attachRequired has no effect on an initialised plugin.
-func (d *Driver) Reread(ctx context.Context) error { return d.link.readObject(ctx) }
+func (d *Driver) Reread(ctx context.Context) error { return d.client.readObject(ctx) }
 
 // readObject reads the CSIDriver, if the options have a source. If the read fails, the last object stays.
-func (l *link) readObject(ctx context.Context) error {
+func (l *client) readObject(ctx context.Context) error {
 	if l.options.Objects == nil {
 		return nil
 	}
@@ -54,15 +54,15 @@ func (l *link) readObject(ctx context.Context) error {
 }
 
 // spec returns the spec of the CSIDriver; the zero value if there is none.
-func (l *link) spec() storagev1.CSIDriverSpec {
+func (l *client) spec() storagev1.CSIDriverSpec {
 	if object := l.object.Load(); object != nil {
 		return object.Spec
 	}
 	return storagev1.CSIDriverSpec{}
 }
 
-// attachRequired returns attachRequired of the CSIDriver; said is false if there is no CSIDriver.
-func (l *link) attachRequired() (required, said bool) {
+// attachRequired returns attachRequired of the CSIDriver; exists is false if there is no CSIDriver.
+func (l *client) attachRequired() (required, exists bool) {
 	object := l.object.Load()
 	if object == nil {
 		return false, false
@@ -75,7 +75,7 @@ func (l *link) attachRequired() (required, said bool) {
 
 // checkMode refuses volumes of a lifecycle mode that the CSIDriver does not list. Without an object, or with an empty
 // list, only PersistentVolumes are allowed.
-func (l *link) checkMode(mode storagev1.VolumeLifecycleMode) error {
+func (l *client) checkMode(mode storagev1.VolumeLifecycleMode) error {
 	modes := l.spec().VolumeLifecycleModes
 	if len(modes) == 0 {
 		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
@@ -88,14 +88,14 @@ func (l *link) checkMode(mode storagev1.VolumeLifecycleMode) error {
 }
 
 // attaches reports whether volumes of the driver must be attached.
-func (l *link) attaches() bool {
-	if required, said := l.attachRequired(); said {
+func (l *client) attaches() bool {
+	if required, exists := l.attachRequired(); exists {
 		return required
 	}
 	return l.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
 }
 
 // stages reports whether volumes of the driver must be staged.
-func (l *link) stages() bool {
+func (l *client) stages() bool {
 	return l.known().node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 }

@@ -11,15 +11,15 @@ type withoutPayloads struct{ stats.Handler }
 
 // HandleRPC implements stats.Handler.
 func (h withoutPayloads) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	switch told := s.(type) {
+	switch payload := s.(type) {
 	case *stats.OutPayload:
-		kept := *told
-		kept.Payload = nil
-		s = &kept
+		stripped := *payload
+		stripped.Payload = nil
+		s = &stripped
 	case *stats.InPayload:
-		kept := *told
-		kept.Payload = nil
-		s = &kept
+		stripped := *payload
+		stripped.Payload = nil
+		s = &stripped
 	}
 	h.Handler.HandleRPC(ctx, s)
 }

@@ -17,7 +17,7 @@ import (
 // the manager of its plugin has ended. Its methods may be called from several goroutines at once.
 type Driver struct {
 	options Options
-	link    *link
+	client  *client
 }
 
 // New returns a Driver. It does no I/O: [Plugin.Init] connects, or an earlier [Driver.Connect].
@@ -29,12 +29,12 @@ func New(options Options) (*Driver, error) {
 	if err := checkPluginName(options.Driver); err != nil {
 		return nil, err
 	}
-	return &Driver{options: options, link: newLink(options)}, nil
+	return &Driver{options: options, client: newClient(options)}, nil
 }
 
 // Connect reads the driver's facts, on a new connection if there is none. An error is transient.
 func (d *Driver) Connect(ctx context.Context) error {
-	_, err := d.link.session(ctx)
+	_, err := d.client.session(ctx)
 	return err
 }
 
@@ -42,13 +42,13 @@ func (d *Driver) Connect(ctx context.Context) error {
 func (d *Driver) Plugin() *Plugin {
 	name := volume.PluginNameOfDriver(d.options.Driver)
 	return &Plugin{
-		snapshots: snapshots{link: d.link}, options: d.options, link: d.link, name: name,
-		node: nodeService{options: d.options, link: d.link, name: name, points: mountPoints{driver: d.options.Driver, mounter: d.options.Mounter}},
+		snapshots: snapshots{client: d.client}, options: d.options, client: d.client, name: name,
+		node: nodeService{options: d.options, client: d.client, name: name, mountPoints: mountPoints{driver: d.options.Driver, mounter: d.options.Mounter}},
 	}
 }
 
 // Close ends the connection, and every call on it. Mounts stay.
-func (d *Driver) Close() error { return d.link.close() }
+func (d *Driver) Close() error { return d.client.close() }
 
 // Plugin is a CSI driver as a plugin. Make it with [Driver.Plugin]; its methods may be called from several goroutines at once.
 type Plugin struct {
@@ -56,7 +56,7 @@ type Plugin struct {
 
 	options Options
 	name    string
-	link    *link
+	client  *client
 	host    volume.VolumeHost
 	node    nodeService
 	// attached has the secrets of attachments, which a later Detach needs.
@@ -91,7 +91,7 @@ func Identify(ctx context.Context, options Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s, err := connect(ctx, options, dialSocket, new(turns))
+	s, err := connect(ctx, options, dialSocket, new(volumeLocks))
 	if err != nil {
 		return "", fmt.Errorf("driver at %q: %w", options.Socket, err)
 	}
@@ -100,12 +100,12 @@ func Identify(ctx context.Context, options Options) (string, error) {
 
 // Init implements [volume.VolumePlugin]. It connects to the driver and reads the driver's facts.
 func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return err
 	}
-	_, said := p.link.attachRequired()
-	if !said && !p.options.Services.Has(Controller) {
+	_, exists := p.client.attachRequired()
+	if !exists && !p.options.Services.Has(Controller) {
 		return fmt.Errorf("driver %q: without its controller service only a CSIDriver says whether volumes must be attached: give it in Options.Object or Objects: %w",
 			s.facts.name, volume.ErrInvalid)
 	}
@@ -129,9 +129,9 @@ func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 	return p.isInline(spec) || p.isPersistent(spec)
 }
 
-func (p *Plugin) isPersistent(spec *volume.Spec) bool { return p.link.isPersistent(spec) }
+func (p *Plugin) isPersistent(spec *volume.Spec) bool { return p.client.isPersistent(spec) }
 
-func (l *link) isPersistent(spec *volume.Spec) bool {
+func (l *client) isPersistent(spec *volume.Spec) bool {
 	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil &&
 		spec.PersistentVolume.Spec.CSI.Driver == l.options.Driver
 }
@@ -146,12 +146,12 @@ func (p *Plugin) SupportsMountOption() bool { return true }
 
 // RequiresRemount implements [volume.RemountableVolumePlugin] by requiresRepublish of the CSIDriver.
 func (p *Plugin) RequiresRemount(*volume.Spec) bool {
-	return isTrue(p.link.spec().RequiresRepublish)
+	return isTrue(p.client.spec().RequiresRepublish)
 }
 
 // SupportsSELinuxContextMount implements [volume.SELinuxVolumePlugin] by seLinuxMount of the CSIDriver.
 func (p *Plugin) SupportsSELinuxContextMount(*volume.Spec) (bool, error) {
-	return isTrue(p.link.spec().SELinuxMount), nil
+	return isTrue(p.client.spec().SELinuxMount), nil
 }
 
 func isTrue(flag *bool) bool { return flag != nil && *flag }
@@ -159,7 +159,7 @@ func isTrue(flag *bool) bool { return flag != nil && *flag }
 // Capabilities implements [volume.CapabilityLimiter] with the driver's facts. CanAttach and CanDeviceMount decide for
 // each volume whether it is attached and staged, because a driver may start again with other capabilities.
 func (p *Plugin) Capabilities() volume.Capabilities {
-	f := p.link.known()
+	f := p.client.known()
 	c := volume.CapPersistent | volume.CapMountOptions | volume.CapRemount | volume.CapSELinux
 	add := func(has bool, more volume.Capabilities) {
 		if has {
@@ -173,7 +173,7 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	add(snapshots, volume.CapSnapshot)
 	add(snapshots && f.controller[csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS], volume.CapListSnapshots)
 	add(snapshots && f.group[csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT], volume.CapGroupSnapshot)
-	add(p.link.attaches(), volume.CapAttach|volume.CapDeviceMount)
+	add(p.client.attaches(), volume.CapAttach|volume.CapDeviceMount)
 	add(f.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME], volume.CapDeviceMount)
 	add(f.controller[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES], volume.CapBulkVerify)
 	add(f.maxVolumes > 0, volume.CapAttachLimits)
@@ -201,9 +201,9 @@ var errOtherPlugin = errors.New("the volume has no csi source of this driver")
 
 // sourceOf returns the source of a PersistentVolume. If the specification does not allow its handle, the error matches
 // [volume.ErrInvalid].
-func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) { return p.link.sourceOf(spec) }
+func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) { return p.client.sourceOf(spec) }
 
-func (l *link) sourceOf(spec *volume.Spec) (source, error) {
+func (l *client) sourceOf(spec *volume.Spec) (source, error) {
 	if !l.isPersistent(spec) {
 		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", l.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
 	}

@@ -37,7 +37,7 @@ func (n *nodeService) addPod(ctx context.Context, pub publication, request *csi.
 	if pub.pod == nil {
 		return nil
 	}
-	spec := n.link.spec()
+	spec := n.client.spec()
 	if isTrue(spec.PodInfoOnMount) {
 		request.VolumeContext = withValues(request.GetVolumeContext(), map[string]string{
 			podNameKey: pub.pod.Name, podNamespaceKey: pub.pod.Namespace, podUIDKey: string(pub.pod.UID),
@@ -77,7 +77,7 @@ type podToken struct {
 // none.
 func (o Options) podTokens(ctx context.Context, pod *v1.Pod, requests []storagev1.TokenRequest) (string, error) {
 	if o.Tokens == nil {
-		return "", fmt.Errorf("its CSIDriver asks for tokens of service accounts: set Options.Tokens: %w", volume.ErrUnsupported)
+		return "", fmt.Errorf("its CSIDriver requests tokens of service accounts: set Options.Tokens: %w", volume.ErrUnsupported)
 	}
 	byAudience := make(map[string]podToken, len(requests))
 	for _, request := range requests {

@@ -97,7 +97,7 @@ func TestAnInlineVolumeLivesAsLongAsItsPod(t *testing.T) {
 		assert.NoDirExists(t, filepath.Dir(files[uid]))
 	}
 	assert.Len(t, n.Volumes(), before)
-	records, err := n.plugin.node.points.records.all(func(record) bool { return true })
+	records, err := n.plugin.node.mountPoints.records.all(func(record) bool { return true })
 	require.NoError(t, err)
 	assert.Empty(t, records)
 }
@@ -116,7 +116,7 @@ func TestInlineVolumesKeepTheContract(t *testing.T) {
 	})
 }
 
-// Whoever writes pods chooses the attributes of inline volumes: only a driver that says so gets them.
+// The author of a pod chooses the attributes of an inline volume: only a driver whose CSIDriver allows that gets them.
 func TestVolumesOfAKindThatTheDriverDoesNotListAreRefused(t *testing.T) {
 	pod, inline := inPod("pod-a")
 	t.Run("no CSIDriver", func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestVolumesOfAKindThatTheDriverDoesNotListAreRefused(t *testing.T) {
 	})
 	t.Run("inline alone", func(t *testing.T) {
 		n := newNode(t, fakedriver.Options{}, nil)
-		n.driver.link.object.Store(object(storagev1.CSIDriverSpec{VolumeLifecycleModes: forBoth()[1:]}))
+		n.driver.client.object.Store(object(storagev1.CSIDriverSpec{VolumeLifecycleModes: forBoth()[1:]}))
 		_, err := n.plugin.NewMounter(n.spec, pod)
 		require.ErrorIs(t, err, volume.ErrUnsupported)
 		_, err = n.plugin.NewMounter(inline, pod)
@@ -157,7 +157,7 @@ func TestADriverHearsOfPodsWhatItsObjectAsksFor(t *testing.T) {
 	asks.Spec = storagev1.CSIDriverSpec{}
 	_, err = store.Update(t.Context(), objects, asks)
 	require.NoError(t, err)
-	session, err := n.driver.link.session(t.Context())
+	session, err := n.driver.client.session(t.Context())
 	require.NoError(t, err)
 	assert.True(t, n.plugin.RequiresRemount(n.spec), "it was not read again")
 	n.restart()
@@ -214,7 +214,7 @@ func TestTokensAreNowhereButInCalls(t *testing.T) {
 	}))
 
 	spec.ServiceAccountTokenInSecrets = new(true)
-	n.driver.link.object.Store(object(spec))
+	n.driver.client.object.Store(object(spec))
 	require.NoError(t, n.setUp(t.Context()))
 	request = n.Last("NodePublishVolume").(*csi.NodePublishVolumeRequest)
 	assert.NotContains(t, request.GetVolumeContext(), "csi.storage.k8s.io/serviceAccount.tokens")

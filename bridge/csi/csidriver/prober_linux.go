@@ -55,12 +55,12 @@ var _ volume.DynamicPluginProber = (*Prober)(nil)
 type socket struct {
 	path string
 	file os.FileInfo
-	// asking says that the driver's name is being read.
-	asking bool
+	// identifying says that the driver's name is being read.
+	identifying bool
 	// driver and name are the identified driver; nil before that.
-	driver *Driver
-	name   string
-	told   bool // by Probe
+	driver   *Driver
+	name     string
+	reported bool // by Probe
 	// gone says that the socket was removed while the driver's name was being read.
 	gone bool
 	// err is the reason why the driver is not used; failures counts the attempts, next is the time of the next one.
@@ -121,10 +121,10 @@ func (p *Prober) Probe(ctx context.Context) ([]volume.ProbeEvent, error) {
 	stop := context.AfterFunc(ctx, p.watch.wake)
 	defer stop()
 	for ctx.Err() == nil {
-		if err := p.watch.until(p.nextTry()); err != nil {
+		if err := p.watch.until(p.nextRetry()); err != nil {
 			return nil, err
 		}
-		events, err := p.look(ctx)
+		events, err := p.scan(ctx)
 		if len(events) > 0 || err != nil {
 			return events, err
 		}
@@ -138,21 +138,21 @@ func (p *Prober) Probe(ctx context.Context) ([]volume.ProbeEvent, error) {
 	return nil, ctx.Err()
 }
 
-// nextTry returns the time of the next retry of a refused driver.
-func (p *Prober) nextTry() time.Time {
+// nextRetry returns the time of the next retry of a refused driver.
+func (p *Prober) nextRetry() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var next time.Time
 	for _, s := range p.sockets {
-		if s.err != nil && !s.asking && (next.IsZero() || s.next.Before(next)) {
+		if s.err != nil && !s.identifying && (next.IsZero() || s.next.Before(next)) {
 			next = s.next
 		}
 	}
 	return next
 }
 
-// look compares the directory with the known sockets, starts to identify new drivers, and returns the changes.
-func (p *Prober) look(ctx context.Context) ([]volume.ProbeEvent, error) {
+// scan compares the directory with the known sockets, starts to identify new drivers, and returns the changes.
+func (p *Prober) scan(ctx context.Context) ([]volume.ProbeEvent, error) {
 	there, err := socketsIn(p.options.Dir)
 	if err != nil {
 		return nil, err
@@ -166,12 +166,12 @@ func (p *Prober) look(ctx context.Context) ([]volume.ProbeEvent, error) {
 			s = &socket{path: path, file: info}
 			p.sockets[path] = s
 		}
-		if s.driver == nil && !s.asking && !time.Now().Before(s.next) && !p.closed {
-			s.asking = true
-			p.work.Go(func() { p.ask(ctx, s) })
+		if s.driver == nil && !s.identifying && !time.Now().Before(s.next) && !p.closed {
+			s.identifying = true
+			p.work.Go(func() { p.identify(ctx, s) })
 		}
-		if s.driver != nil && !s.told {
-			s.told = true
+		if s.driver != nil && !s.reported {
+			s.reported = true
 			events = append(events, volume.ProbeEvent{Op: volume.ProbeAddOrUpdate, Plugin: s.driver.Plugin()})
 		}
 	}
@@ -193,7 +193,7 @@ func (p *Prober) forgetGone(there map[string]os.FileInfo) (events []volume.Probe
 			continue
 		}
 		closing = append(closing, s.driver)
-		if s.told {
+		if s.reported {
 			events = append(events, volume.ProbeEvent{Op: volume.ProbeRemove, PluginName: volume.PluginNameOfDriver(s.name)})
 		}
 	}
@@ -227,13 +227,13 @@ const (
 	lastRetry  = time.Minute
 )
 
-// ask identifies the driver of a socket, and stores the result.
-func (p *Prober) ask(ctx context.Context, s *socket) {
+// identify identifies the driver of a socket, and stores the result.
+func (p *Prober) identify(ctx context.Context, s *socket) {
 	defer p.watch.wake()
 	driver, err := p.connectTo(ctx, s)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.asking, s.err = false, err
+	s.identifying, s.err = false, err
 	if err != nil {
 		s.next = time.Now().Add(min(firstRetry<<min(s.failures, 6), lastRetry))
 		s.failures++
@@ -269,9 +269,9 @@ func (p *Prober) connectTo(ctx context.Context, s *socket) (*Driver, error) {
 		return nil, fmt.Errorf("registrar at %q: %w", s.path, err)
 	}
 	driver, err := p.registered(ctx, s, info)
-	told := registration.Notify(ctx, conn, statusOf(err))
-	if err == nil && told != nil {
-		return nil, errors.Join(fmt.Errorf("registrar at %q: %w", s.path, told), driver.Close())
+	notified := registration.Notify(ctx, conn, statusOf(err))
+	if err == nil && notified != nil {
+		return nil, errors.Join(fmt.Errorf("registrar at %q: %w", s.path, notified), driver.Close())
 	}
 	return driver, err
 }
@@ -321,7 +321,7 @@ func (p *Prober) connectDriver(ctx context.Context, s *socket, name, endpoint st
 			return nil, err
 		}
 	}
-	if err := p.take(s, name); err != nil {
+	if err := p.reserveName(s, name); err != nil {
 		return nil, err
 	}
 	options.Driver = name
@@ -339,12 +339,12 @@ func (p *Prober) connectDriver(ctx context.Context, s *socket, name, endpoint st
 	return driver, nil
 }
 
-// take records the name of a socket's driver, unless another socket has it.
-func (p *Prober) take(s *socket, name string) error {
+// reserveName records the name of a socket's driver, unless another socket has it.
+func (p *Prober) reserveName(s *socket, name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, other := range p.sockets {
-		if other != s && other.name == name && (other.asking || other.driver != nil) {
+		if other != s && other.name == name && (other.identifying || other.driver != nil) {
 			return fmt.Errorf("driver %q at %q: it is at %q too, stop one of them: %w", name, s.path, other.path, ErrTwoDrivers)
 		}
 	}

@@ -52,7 +52,7 @@ func (p *Plugin) CanClone(source *volume.Spec) (bool, error) {
 func (v *provisioner) Provision(
 	ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm,
 ) (*v1.PersistentVolume, error) {
-	s, err := v.plugin.link.session(ctx)
+	s, err := v.plugin.client.session(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,15 +60,15 @@ func (v *provisioner) Provision(
 	if err != nil {
 		return nil, fmt.Errorf("driver %q: volume %q: %w", s.facts.name, v.options.PVName, err)
 	}
-	if request.AccessibilityRequirements, err = v.plugin.where(ctx, s.facts, selectedNode, allowedTopologies); err != nil {
+	if request.AccessibilityRequirements, err = v.plugin.topologyRequirement(ctx, s.facts, selectedNode, allowedTopologies); err != nil {
 		return nil, err
 	}
-	if request.Secrets, err = v.plugin.options.secret(ctx, v.refs[whoProvisions]); err != nil {
+	if request.Secrets, err = v.plugin.options.secret(ctx, v.refs[provisionerSecret]); err != nil {
 		return nil, err
 	}
 	answer, err := call(ctx, s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, request)
 	if err != nil {
-		return nil, ofSource(request, err)
+		return nil, explainSource(request, err)
 	}
 	if err := v.check(request, answer.GetVolume()); err != nil {
 		return nil, s.refuse("CreateVolume", err)
@@ -76,9 +76,9 @@ func (v *provisioner) Provision(
 	return v.persistentVolume(request, answer.GetVolume()), nil
 }
 
-// ofSource adds what an error says of the source of a copy. A driver looks for a volume of the name before it looks for the source,
+// explainSource adds what an error says of the source of a copy. A driver looks for a volume of the name before it looks for the source,
 // and has to return the volume for an equal request: one that does not find the source has made no volume in an earlier attempt.
-func ofSource(request *csi.CreateVolumeRequest, err error) error {
+func explainSource(request *csi.CreateVolumeRequest, err error) error {
 	switch {
 	case request.GetVolumeContentSource() == nil:
 		return err
@@ -187,10 +187,10 @@ func (v *provisioner) persistentVolume(request *csi.CreateVolumeRequest, made *c
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
 		Name: v.options.PVName, Annotations: map[string]string{annProvisionedBy: v.plugin.options.Driver},
 	}}
-	if ref := v.refs[whoProvisions]; ref != nil {
+	if ref := v.refs[provisionerSecret]; ref != nil {
 		pv.Annotations[annDeletionSecretName], pv.Annotations[annDeletionSecretNamespace] = ref.Name, ref.Namespace
 	}
-	if ref := v.refs[whoModifies]; ref != nil {
+	if ref := v.refs[controllerModifySecret]; ref != nil {
 		pv.Annotations[annModifySecretName], pv.Annotations[annModifySecretNamespace] = ref.Name, ref.Namespace
 	}
 	pv.Spec = v1.PersistentVolumeSpec{
@@ -203,11 +203,11 @@ func (v *provisioner) persistentVolume(request *csi.CreateVolumeRequest, made *c
 		PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
 			Driver: v.plugin.options.Driver, VolumeHandle: made.GetVolumeId(), VolumeAttributes: maps.Clone(made.GetVolumeContext()),
 			FSType:                     v.fsType,
-			ControllerPublishSecretRef: v.refs[whoAttaches],
-			NodeStageSecretRef:         v.refs[whoStages],
-			NodePublishSecretRef:       v.refs[whoPublishes],
-			ControllerExpandSecretRef:  v.refs[whoExpands],
-			NodeExpandSecretRef:        v.refs[whoExpandsOnNode],
+			ControllerPublishSecretRef: v.refs[controllerPublishSecret],
+			NodeStageSecretRef:         v.refs[nodeStageSecret],
+			NodePublishSecretRef:       v.refs[nodePublishSecret],
+			ControllerExpandSecretRef:  v.refs[controllerExpandSecret],
+			NodeExpandSecretRef:        v.refs[nodeExpandSecret],
 		}},
 	}
 	return pv
@@ -237,14 +237,14 @@ func (d *deleter) GetPath() string { return "" }
 // the driver.
 func (d *deleter) Delete(ctx context.Context) error {
 	p, id := d.plugin, d.src.csi.VolumeHandle
-	used, err := p.node.points.records.all(func(r record) bool { return r.VolumeID == id })
+	used, err := p.node.mountPoints.records.all(func(r record) bool { return r.VolumeID == id })
 	if err != nil {
 		return fmt.Errorf("driver %q: volume %q: it is not known whether it is used: %w", p.options.Driver, id, err)
 	}
 	if len(used) > 0 {
 		return fmt.Errorf("driver %q: volume %q is %s at %q: %w", p.options.Driver, id, used[0].Kind, used[0].Path, volume.ErrInUse)
 	}
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return err
 	}

@@ -20,14 +20,14 @@ import (
 
 // mounter publishes a volume for one pod.
 type mounter struct {
-	place
+	podVolume
 
 	src source
 	pod *v1.Pod
 }
 
-// place is a volume at the path of one pod.
-type place struct {
+// podVolume is a volume at the path of one pod.
+type podVolume struct {
 	volume.Dir
 
 	plugin *Plugin
@@ -46,7 +46,7 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err != nil {
 		return nil, err
 	}
-	return &mounter{place: place{Dir: volume.Dir{Path: path}, plugin: p}, src: src, pod: pod}, nil
+	return &mounter{podVolume: podVolume{Dir: volume.Dir{Path: path}, plugin: p}, src: src, pod: pod}, nil
 }
 
 func (p *Plugin) sourceFor(spec *volume.Spec, pod *v1.Pod) (source, error) {
@@ -62,7 +62,7 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 	if err != nil {
 		return nil, err
 	}
-	return &place{Dir: volume.Dir{Path: path}, plugin: p}, nil
+	return &podVolume{Dir: volume.Dir{Path: path}, plugin: p}, nil
 }
 
 func (n *nodeService) podPath(name string, podUID types.UID) (string, error) {
@@ -95,7 +95,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 	if err != nil {
 		return err
 	}
-	return n.own(ctx, m.src, dir, args, m.pod)
+	return n.applyGroup(ctx, m.src, dir, args, m.pod)
 }
 
 // publication is one NodePublishVolume for one pod.
@@ -110,7 +110,7 @@ type publication struct {
 // publish records the volume and has the driver publish it. If the driver reports success and nothing is mounted, that
 // is an error: the pod would write into the directory below.
 func (n *nodeService) publish(ctx context.Context, pub publication) error {
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (n *nodeService) publish(ctx context.Context, pub publication) error {
 	if err != nil {
 		return err
 	}
-	existed, err := n.points.records.write(record{
+	existed, err := n.mountPoints.records.write(record{
 		Path: pub.path, VolumeID: pub.src.csi.VolumeHandle, Kind: published,
 		Staging: request.GetStagingTargetPath(), PublishContext: request.GetPublishContext(),
 	})
@@ -130,13 +130,13 @@ func (n *nodeService) publish(ctx context.Context, pub publication) error {
 		_, err = call(ctx, s, "NodePublishVolume", csi.NewNodeClient(s.conn).NodePublishVolume, request)
 	}
 	if err != nil {
-		return n.points.undoFailed(ctx, pub.path, existed, err)
+		return n.mountPoints.undoFailed(ctx, pub.path, existed, err)
 	}
 	return n.checkPublished(ctx, pub)
 }
 
 func (n *nodeService) checkPublished(ctx context.Context, pub publication) error {
-	isThere, err := n.points.isMounted(ctx, pub.path)
+	isThere, err := n.mountPoints.isMounted(ctx, pub.path)
 	if err == nil && !isThere && pub.src.block {
 		isThere, err = isDevice(pub.path) // A driver may create it there instead of a mount.
 	}
@@ -155,7 +155,7 @@ func (n *nodeService) checkPublished(ctx context.Context, pub publication) error
 
 // checkReadOnly returns an error unless the mount, or its whole filesystem, is read-only in the kernel.
 func (n *nodeService) checkReadOnly(ctx context.Context, pub publication) error {
-	there, err := n.points.mounter.Lookup(ctx, pub.path)
+	there, err := n.mountPoints.mounter.Lookup(ctx, pub.path)
 	if err != nil {
 		return volume.Uncertain(err)
 	}
@@ -185,7 +185,7 @@ func (n *nodeService) publishRequest(ctx context.Context, f facts, pub publicati
 	}
 	switch {
 	case pub.src.inline: // The driver creates it now.
-	case n.link.stages():
+	case n.client.stages():
 		err = n.addStaging(pub.src, request)
 	default:
 		err = n.addAttachment(pub, request)
@@ -202,7 +202,7 @@ func (n *nodeService) publishRequest(ctx context.Context, f facts, pub publicati
 // addStaging adds the staging path and the publish context from the record.
 func (n *nodeService) addStaging(src source, request *csi.NodePublishVolumeRequest) error {
 	path := n.stagingPath(src)
-	rec, known, err := n.points.records.read(path)
+	rec, known, err := n.mountPoints.records.read(path)
 	if err != nil {
 		return err
 	}
@@ -216,14 +216,14 @@ func (n *nodeService) addStaging(src source, request *csi.NodePublishVolumeReque
 // addAttachment adds the publish context of a volume that is not staged: from the last WaitForAttach, or else from the
 // record of an earlier set-up.
 func (n *nodeService) addAttachment(pub publication, request *csi.NodePublishVolumeRequest) error {
-	if !n.link.attaches() {
+	if !n.client.attaches() {
 		return nil
 	}
 	if publish, ok := n.contexts.of(pub.src.csi.VolumeHandle); ok {
 		request.PublishContext = publish
 		return nil
 	}
-	rec, known, err := n.points.records.read(pub.path)
+	rec, known, err := n.mountPoints.records.read(pub.path)
 	if err == nil && !known {
 		err = fmt.Errorf("volume %q: what the driver returned when it was attached is not known: wait for it first: %w", pub.src.pv.Name, ErrNotAttached)
 	}
@@ -235,8 +235,8 @@ func (n *nodeService) addAttachment(pub publication, request *csi.NodePublishVol
 // policy it does so for a filesystem that only one node has.
 func (n *nodeService) ownsContent(src source) bool {
 	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
-	if said := n.link.spec().FSGroupPolicy; said != nil {
-		policy = *said
+	if set := n.client.spec().FSGroupPolicy; set != nil {
+		policy = *set
 	}
 	if policy != storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy {
 		return policy == storagev1.FileFSGroupPolicy
@@ -245,10 +245,10 @@ func (n *nodeService) ownsContent(src source) bool {
 		[]v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadWriteOncePod}, src.pv.Spec.AccessModes)
 }
 
-// own gives the content to the group, unless the driver did or the policy excludes the volume.
-func (n *nodeService) own(ctx context.Context, src source, dir string, args volume.MounterArgs, pod *v1.Pod) error {
+// applyGroup gives the content to the group, unless the driver did or the policy excludes the volume.
+func (n *nodeService) applyGroup(ctx context.Context, src source, dir string, args volume.MounterArgs, pod *v1.Pod) error {
 	if args.FsGroup == nil || src.readOnly || args.IsRemount || !n.ownsContent(src) ||
-		n.link.known().node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+		n.client.known().node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		return nil
 	}
 	_, err := ownership.Apply(ctx, dir, ownership.Options{Group: args.FsGroup, Policy: args.FSGroupChangePolicy, Pod: pod})
@@ -259,9 +259,9 @@ func (n *nodeService) own(ctx context.Context, src source, dir string, args volu
 }
 
 // TearDown implements [volume.Unmounter].
-func (u *place) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
+func (u *podVolume) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
 // TearDownAt implements [volume.Unmounter].
-func (u *place) TearDownAt(ctx context.Context, dir string) error {
-	return u.plugin.node.takeAway(ctx, dir, published)
+func (u *podVolume) TearDownAt(ctx context.Context, dir string) error {
+	return u.plugin.node.tearDown(ctx, dir, published)
 }

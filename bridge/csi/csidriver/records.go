@@ -75,7 +75,7 @@ func (r records) write(rec record) (existed bool, err error) {
 		return existed, err
 	}
 	if existed && old.VolumeID != rec.VolumeID {
-		return true, fmt.Errorf("volume %q is on record at %q: take it away first", old.VolumeID, rec.Path)
+		return true, fmt.Errorf("volume %q is on record at %q: tear it down first", old.VolumeID, rec.Path)
 	}
 	text, err := json.Marshal(rec)
 	if err != nil {

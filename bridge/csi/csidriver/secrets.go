@@ -43,17 +43,17 @@ func (o Options) secret(ctx context.Context, ref *v1.SecretReference) (map[strin
 
 // The prefix of Kubernetes' own class parameters, and their names.
 const (
-	parameterPrefix  = "csi.storage.k8s.io/"
-	parameterFSType  = parameterPrefix + "fstype"
-	secretNameEnd    = "-secret-name"
-	secretSpaceEnd   = "-secret-namespace"
-	whoProvisions    = "provisioner"
-	whoAttaches      = "controller-publish"
-	whoStages        = "node-stage"
-	whoPublishes     = "node-publish"
-	whoExpands       = "controller-expand"
-	whoExpandsOnNode = "node-expand"
-	whoModifies      = "controller-modify"
+	parameterPrefix         = "csi.storage.k8s.io/"
+	parameterFSType         = parameterPrefix + "fstype"
+	secretNameEnd           = "-secret-name"
+	secretSpaceEnd          = "-secret-namespace"
+	provisionerSecret       = "provisioner"
+	controllerPublishSecret = "controller-publish"
+	nodeStageSecret         = "node-stage"
+	nodePublishSecret       = "node-publish"
+	controllerExpandSecret  = "controller-expand"
+	nodeExpandSecret        = "node-expand"
+	controllerModifySecret  = "controller-modify"
 )
 
 // classSecrets are a class's references to secrets, by purpose.
@@ -86,10 +86,10 @@ func splitParameters(options volume.VolumeOptions) (own map[string]string, fsTyp
 
 // checkWhole refuses a secret without a name or a namespace.
 func (c classSecrets) checkWhole() error {
-	for who, ref := range c {
+	for purpose, ref := range c {
 		if ref.Name == "" || ref.Namespace == "" {
 			return fmt.Errorf("class parameters: %s needs %s and %s together: %w",
-				who, parameterPrefix+who+secretNameEnd, parameterPrefix+who+secretSpaceEnd, volume.ErrInvalid)
+				purpose, parameterPrefix+purpose+secretNameEnd, parameterPrefix+purpose+secretSpaceEnd, volume.ErrInvalid)
 		}
 	}
 	return nil
@@ -97,15 +97,15 @@ func (c classSecrets) checkWhole() error {
 
 // set reads one parameter, without the prefix.
 func (c classSecrets) set(name, value string, options volume.VolumeOptions) error {
-	who, isName := strings.CutSuffix(name, secretNameEnd)
+	purpose, isName := strings.CutSuffix(name, secretNameEnd)
 	if !isName {
 		var isSpace bool
-		if who, isSpace = strings.CutSuffix(name, secretSpaceEnd); !isSpace {
+		if purpose, isSpace = strings.CutSuffix(name, secretSpaceEnd); !isSpace {
 			return fmt.Errorf("it is not known: %w", volume.ErrInvalid)
 		}
 	}
-	switch who {
-	case whoProvisions, whoAttaches, whoStages, whoPublishes, whoExpands, whoExpandsOnNode, whoModifies:
+	switch purpose {
+	case provisionerSecret, controllerPublishSecret, nodeStageSecret, nodePublishSecret, controllerExpandSecret, nodeExpandSecret, controllerModifySecret:
 	default:
 		return fmt.Errorf("it is not known: %w", volume.ErrInvalid)
 	}
@@ -113,19 +113,19 @@ func (c classSecrets) set(name, value string, options volume.VolumeOptions) erro
 	if err != nil {
 		return err
 	}
-	c.put(who, filled, isName)
+	c.put(purpose, filled, isName)
 	return nil
 }
 
 // put sets the name or the namespace of a reference.
-func (c classSecrets) put(who, value string, isName bool) { //nolint:revive // It says the meaning of the value.
-	if c[who] == nil {
-		c[who] = &v1.SecretReference{}
+func (c classSecrets) put(purpose, value string, isName bool) { //nolint:revive // It says the meaning of the value.
+	if c[purpose] == nil {
+		c[purpose] = &v1.SecretReference{}
 	}
 	if isName {
-		c[who].Name = value
+		c[purpose].Name = value
 	} else {
-		c[who].Namespace = value
+		c[purpose].Namespace = value
 	}
 }
 

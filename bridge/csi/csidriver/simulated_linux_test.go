@@ -42,7 +42,7 @@ type simulatedDriver struct {
 	often            int  // one of so many calls goes wrong
 	attaches, stages bool // by its capabilities
 
-	running sync.WaitGroup // calls, which go on when nobody waits for them
+	running sync.WaitGroup // calls, which go on after their callers have left
 
 	mu     sync.Mutex
 	healed bool

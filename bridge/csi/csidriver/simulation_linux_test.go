@@ -144,7 +144,7 @@ func (n *simulatedNode) provision(ctx context.Context, count int) error {
 	if err != nil {
 		return err
 	}
-	driver.link.dial = func(Options) (connection, error) { return n.driver.Connection(), nil }
+	driver.client.dial = func(Options) (connection, error) { return n.driver.Connection(), nil }
 	host, err := n.host()
 	if err != nil {
 		return err
@@ -153,8 +153,8 @@ func (n *simulatedNode) provision(ctx context.Context, count int) error {
 		return err
 	}
 	parameters := map[string]string{}
-	for _, who := range []string{whoAttaches, whoStages, whoPublishes} {
-		parameters[parameterPrefix+who+secretNameEnd], parameters[parameterPrefix+who+secretSpaceEnd] = who, "system"
+	for _, purpose := range []string{controllerPublishSecret, nodeStageSecret, nodePublishSecret} {
+		parameters[parameterPrefix+purpose+secretNameEnd], parameters[parameterPrefix+purpose+secretSpaceEnd] = purpose, "system"
 	}
 	for i := range count {
 		name := fmt.Sprintf("v%d", i+1)
@@ -189,7 +189,7 @@ func (n *simulatedNode) connect(dead *atomic.Bool) (*Driver, *Plugin, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	driver.link.dial = n.driver.dial
+	driver.client.dial = n.driver.dial
 	return driver, driver.Plugin(), nil
 }
 
@@ -582,7 +582,7 @@ func withoutUncertainty(all []rule) []rule {
 func TestTheSimulationFindsBugs(t *testing.T) {
 	forgets := func(p *Plugin, path string, err error) error {
 		if isUncertain(err) {
-			_ = p.node.points.records.remove(path)
+			_ = p.node.mountPoints.records.remove(path)
 			return errors.New("it was not begun")
 		}
 		return err
@@ -597,9 +597,9 @@ func TestTheSimulationFindsBugs(t *testing.T) {
 		"an answer that did not come is final": {rules: withoutUncertainty},
 		"the publish context is not on record": {wraps: func(p *Plugin) volume.VolumePlugin {
 			return &wrapped{Plugin: p, staged: func(p *Plugin, path string, err error) error {
-				rec, _, _ := p.node.points.records.read(path)
+				rec, _, _ := p.node.mountPoints.records.read(path)
 				rec.PublishContext = nil
-				_, _ = p.node.points.records.write(rec)
+				_, _ = p.node.mountPoints.records.write(rec)
 				return err
 			}}
 		}},

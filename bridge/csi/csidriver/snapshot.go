@@ -15,11 +15,11 @@ import (
 )
 
 // snapshots has the calls for snapshots and groups of snapshots. [Plugin] embeds it.
-type snapshots struct{ link *link }
+type snapshots struct{ client *client }
 
 // CanSnapshot implements [volume.SnapshottableVolumePlugin].
 func (n snapshots) CanSnapshot(source *volume.Spec) (bool, error) {
-	_, err := n.link.sourceOf(source)
+	_, err := n.client.sourceOf(source)
 	return err == nil, err
 }
 
@@ -29,13 +29,13 @@ func (n snapshots) CanSnapshot(source *volume.Spec) (bool, error) {
 func (n snapshots) CreateSnapshot(ctx context.Context, options volume.SnapshotOptions) (volume.Snapshot, error) {
 	request, parameters, err := n.snapshotRequest(options)
 	if err != nil {
-		return volume.Snapshot{}, fmt.Errorf("driver %q: snapshot %q: %w", n.link.options.Driver, options.Name, err)
+		return volume.Snapshot{}, fmt.Errorf("driver %q: snapshot %q: %w", n.client.options.Driver, options.Name, err)
 	}
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
-	if request.Secrets, err = n.link.options.secret(ctx, parameters.refs[whoSnapshots]); err != nil {
+	if request.Secrets, err = n.client.options.secret(ctx, parameters.refs[snapshotterSecret]); err != nil {
 		return volume.Snapshot{}, err
 	}
 	answer, err := call(ctx, s, "CreateSnapshot", csi.NewControllerClient(s.conn).CreateSnapshot, request)
@@ -61,7 +61,7 @@ func (n snapshots) snapshotRequest(options volume.SnapshotOptions) (*csi.CreateS
 	if err := csispec.CheckName(options.Name); err != nil {
 		return nil, snapshotParameters{}, err
 	}
-	src, err := n.link.sourceOf(options.Source)
+	src, err := n.client.sourceOf(options.Source)
 	if err != nil {
 		return nil, snapshotParameters{}, err
 	}
@@ -85,24 +85,24 @@ func explainRefusal(err error, name string, sources ...string) error {
 // GetSnapshot implements [volume.SnapshottableVolumePlugin] with the driver's GetSnapshot, or else with its list. For a
 // driver with neither, repeat CreateSnapshot.
 func (n snapshots) GetSnapshot(ctx context.Context, handle string) (volume.Snapshot, error) {
-	if err := n.link.options.checkSnapshotHandle(handle); err != nil {
+	if err := n.client.options.checkSnapshotHandle(handle); err != nil {
 		return volume.Snapshot{}, err
 	}
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
 	switch {
 	case s.facts.controller[csi.ControllerServiceCapability_RPC_GET_SNAPSHOT]:
-		return n.look(ctx, s, handle)
+		return n.readSnapshot(ctx, s, handle)
 	case s.facts.controller[csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS]:
-		return n.find(ctx, s, handle)
+		return n.findSnapshot(ctx, s, handle)
 	}
 	return volume.Snapshot{}, fmt.Errorf("driver %q has neither GET_SNAPSHOT nor LIST_SNAPSHOTS: %w", s.facts.name, volume.ErrUnsupported)
 }
 
-// look reads one snapshot.
-func (n snapshots) look(ctx context.Context, s *session, handle string) (volume.Snapshot, error) {
+// readSnapshot reads one snapshot.
+func (n snapshots) readSnapshot(ctx context.Context, s *session, handle string) (volume.Snapshot, error) {
 	secrets, err := n.secretsFor(ctx, SnapshotCall{Method: "GetSnapshot", Handle: handle})
 	if err != nil {
 		return volume.Snapshot{}, err
@@ -122,8 +122,8 @@ func (n snapshots) look(ctx context.Context, s *session, handle string) (volume.
 	return found, nil
 }
 
-// find reads a list with one snapshot. If the driver lists other snapshots, that does not prove that this one is gone.
-func (n snapshots) find(ctx context.Context, s *session, handle string) (volume.Snapshot, error) {
+// findSnapshot reads a list with one snapshot. If the driver lists other snapshots, that does not prove that this one is gone.
+func (n snapshots) findSnapshot(ctx context.Context, s *session, handle string) (volume.Snapshot, error) {
 	secrets, err := n.secretsFor(ctx, SnapshotCall{Method: "ListSnapshots", Handle: handle})
 	if err != nil {
 		return volume.Snapshot{}, err
@@ -151,7 +151,7 @@ func (n snapshots) find(ctx context.Context, s *session, handle string) (volume.
 
 // ListSnapshots implements [volume.SnapshotLister]. A snapshot that is made or deleted meanwhile may be missing.
 func (n snapshots) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -206,10 +206,10 @@ func (s *session) readSnapshots(ctx context.Context, secrets map[string]string) 
 
 // DeleteSnapshot implements [volume.SnapshottableVolumePlugin].
 func (n snapshots) DeleteSnapshot(ctx context.Context, handle string) error {
-	if err := n.link.options.checkSnapshotHandle(handle); err != nil {
+	if err := n.client.options.checkSnapshotHandle(handle); err != nil {
 		return err
 	}
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err != nil {
 		return err
 	}
@@ -223,27 +223,27 @@ func (n snapshots) DeleteSnapshot(ctx context.Context, handle string) error {
 }
 
 // snapshotOf converts a driver's answer about a snapshot. An error says that the answer violates the specification.
-func (s *session) snapshotOf(told *csi.Snapshot) (volume.Snapshot, error) {
-	if err := s.options.checkSnapshotHandle(told.GetSnapshotId()); err != nil {
+func (s *session) snapshotOf(answer *csi.Snapshot) (volume.Snapshot, error) {
+	if err := s.options.checkSnapshotHandle(answer.GetSnapshotId()); err != nil {
 		return volume.Snapshot{}, err
 	}
-	if err := s.options.checkHandle(told.GetSourceVolumeId()); err != nil {
-		return volume.Snapshot{}, fmt.Errorf("snapshot %q: the source: %w", told.GetSnapshotId(), err)
+	if err := s.options.checkHandle(answer.GetSourceVolumeId()); err != nil {
+		return volume.Snapshot{}, fmt.Errorf("snapshot %q: the source: %w", answer.GetSnapshotId(), err)
 	}
-	created, err := momentOf(told.GetCreationTime())
+	created, err := timeOf(answer.GetCreationTime())
 	if err != nil {
-		return volume.Snapshot{}, fmt.Errorf("snapshot %q: %w", told.GetSnapshotId(), err)
+		return volume.Snapshot{}, fmt.Errorf("snapshot %q: %w", answer.GetSnapshotId(), err)
 	}
-	if told.GetSizeBytes() < 0 {
-		return volume.Snapshot{}, fmt.Errorf("snapshot %q has %d bytes: %w", told.GetSnapshotId(), told.GetSizeBytes(), volume.ErrInvalid)
+	if answer.GetSizeBytes() < 0 {
+		return volume.Snapshot{}, fmt.Errorf("snapshot %q has %d bytes: %w", answer.GetSnapshotId(), answer.GetSizeBytes(), volume.ErrInvalid)
 	}
 	return volume.Snapshot{
-		Handle: told.GetSnapshotId(), SourceVolume: nameOfHandle(told.GetSourceVolumeId()), GroupHandle: told.GetGroupSnapshotId(),
-		CreationTime: created, ReadyToUse: told.GetReadyToUse(), RestoreSize: told.GetSizeBytes(),
+		Handle: answer.GetSnapshotId(), SourceVolume: nameOfHandle(answer.GetSourceVolumeId()), GroupHandle: answer.GetGroupSnapshotId(),
+		CreationTime: created, ReadyToUse: answer.GetReadyToUse(), RestoreSize: answer.GetSizeBytes(),
 	}, nil
 }
 
-func momentOf(stamp *timestamppb.Timestamp) (time.Time, error) {
+func timeOf(stamp *timestamppb.Timestamp) (time.Time, error) {
 	if err := stamp.CheckValid(); err != nil {
 		return time.Time{}, fmt.Errorf("creation_time: %w: %w", err, volume.ErrInvalid)
 	}

@@ -78,7 +78,7 @@ func TestADriverWithoutTheCapabilityMakesNoSnapshots(t *testing.T) {
 	}
 }
 
-// A snapshot that was made when nobody waited any more is the one that the next call returns. It is made once.
+// A snapshot that is made after its caller has left is the one that the next call returns. It is made once.
 func TestASnapshotThatCameTooLateIsTheSame(t *testing.T) {
 	n := newNode(t, fakedriver.Options{}.WithSnapshots(), cutsOffAtOnce)
 	n.Plan("CreateSnapshot", fakedriver.Fault{Code: codes.DeadlineExceeded, After: true})
@@ -176,8 +176,8 @@ func TestAnAnswerAboutAnotherSnapshotSaysNothing(t *testing.T) {
 	disbelieved(err)
 }
 
-// A snapshot that never becomes ready holds nobody up: each call returns what the driver says, and none of them waits.
-func TestASnapshotThatIsNeverReadyHoldsNobodyUp(t *testing.T) {
+// A snapshot that never becomes ready delays no caller: each call returns the driver's answer at once.
+func TestASnapshotThatIsNeverReadyDelaysNoCaller(t *testing.T) {
 	options := fakedriver.Options{}.WithSnapshots()
 	options.NeverReady = true
 	n := newNode(t, options, nil)
@@ -343,10 +343,10 @@ func TestAVolumeSmallerThanItsSnapshotIsNotRestored(t *testing.T) {
 // Secrets of snapshots are asked for at each call, by the parameters of the class or by its handle, and reach the driver alone.
 func TestSecretsOfSnapshotsAreNowhereButInCalls(t *testing.T) {
 	known, parameters := secrets{}, map[string]string{fakedriver.Parameter: "blue"}
-	for _, who := range []string{whoSnapshots, whoListsSnapshots, whoSnapshotsGroups, whoGetsGroups} {
-		parameters[parameterPrefix+who+secretNameEnd] = "for-" + who
-		parameters[parameterPrefix+who+secretSpaceEnd] = "space"
-		known["space/for-"+who] = "hunter2-of-" + who
+	for _, purpose := range []string{snapshotterSecret, snapshotterListSecret, groupSnapshotterSecret, groupSnapshotterGetSecret} {
+		parameters[parameterPrefix+purpose+secretNameEnd] = "for-" + purpose
+		parameters[parameterPrefix+purpose+secretSpaceEnd] = "space"
+		known["space/for-"+purpose] = "hunter2-of-" + purpose
 	}
 	class, err := SnapshotClassSecrets(parameters)
 	require.NoError(t, err)
@@ -355,45 +355,45 @@ func TestSecretsOfSnapshotsAreNowhereButInCalls(t *testing.T) {
 		o.Secrets, o.SnapshotSecrets, o.Logger = known, class, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	for method, c := range map[string]struct {
-		who  string
-		call func() error
+		purpose string
+		call    func() error
 	}{
-		"CreateSnapshot": {whoSnapshots, func() error {
+		"CreateSnapshot": {snapshotterSecret, func() error {
 			_, err := n.plugin.CreateSnapshot(t.Context(), volume.SnapshotOptions{Name: "one", Source: n.spec, Parameters: parameters})
 			return err
 		}},
-		"GetSnapshot":    {whoListsSnapshots, func() error { _, err := n.plugin.GetSnapshot(t.Context(), "snap-one"); return err }},
-		"ListSnapshots":  {whoListsSnapshots, func() error { _, err := n.plugin.ListSnapshots(t.Context()); return err }},
-		"DeleteSnapshot": {whoSnapshots, func() error { return n.plugin.DeleteSnapshot(t.Context(), "snap-one") }},
-		"CreateVolumeGroupSnapshot": {whoSnapshotsGroups, func() error {
+		"GetSnapshot":    {snapshotterListSecret, func() error { _, err := n.plugin.GetSnapshot(t.Context(), "snap-one"); return err }},
+		"ListSnapshots":  {snapshotterListSecret, func() error { _, err := n.plugin.ListSnapshots(t.Context()); return err }},
+		"DeleteSnapshot": {snapshotterSecret, func() error { return n.plugin.DeleteSnapshot(t.Context(), "snap-one") }},
+		"CreateVolumeGroupSnapshot": {groupSnapshotterSecret, func() error {
 			_, err := n.plugin.CreateGroupSnapshot(t.Context(), volume.GroupSnapshotOptions{Name: "one", Sources: []*volume.Spec{n.spec}, Parameters: parameters})
 			return err
 		}},
-		"GetVolumeGroupSnapshot":    {whoGetsGroups, func() error { _, err := n.plugin.GetGroupSnapshot(t.Context(), "group-one", nil); return err }},
-		"DeleteVolumeGroupSnapshot": {whoSnapshotsGroups, func() error { return n.plugin.DeleteGroupSnapshot(t.Context(), "group-one", nil) }},
+		"GetVolumeGroupSnapshot":    {groupSnapshotterGetSecret, func() error { _, err := n.plugin.GetGroupSnapshot(t.Context(), "group-one", nil); return err }},
+		"DeleteVolumeGroupSnapshot": {groupSnapshotterSecret, func() error { return n.plugin.DeleteGroupSnapshot(t.Context(), "group-one", nil) }},
 	} {
-		n.Plan(method, fakedriver.Fault{Code: codes.Internal, Message: "the secret is hunter2-of-" + c.who})
+		n.Plan(method, fakedriver.Fault{Code: codes.Internal, Message: "the secret is hunter2-of-" + c.purpose})
 		err := c.call()
 		require.Error(t, err, method)
 		assert.NotContains(t, err.Error(), "hunter2", method)
 		request, ok := n.Last(method).(interface{ GetSecrets() map[string]string })
 		require.True(t, ok, method)
-		assert.Equal(t, map[string]string{"key": "hunter2-of-" + c.who}, request.GetSecrets(), method)
+		assert.Equal(t, map[string]string{"key": "hunter2-of-" + c.purpose}, request.GetSecrets(), method)
 	}
 	assert.Equal(t, map[string]string{fakedriver.Parameter: "blue"}, n.Last("CreateSnapshot").(*csi.CreateSnapshotRequest).GetParameters())
 	assert.NotContains(t, log.String(), "hunter2")
 	assert.Contains(t, log.String(), "CreateSnapshot")
 
-	delete(known, "space/for-"+whoSnapshots)
+	delete(known, "space/for-"+snapshotterSecret)
 	calls := n.Count("DeleteSnapshot")
 	require.ErrorIs(t, n.plugin.DeleteSnapshot(t.Context(), "snap-one"), volume.ErrTransient)
 	assert.Equal(t, calls, n.Count("DeleteSnapshot"), "a secret that is missing begins nothing")
 }
 
-// The names of objects that the caller gives are used for the secret's name, and are told to the driver. Who writes a snapshot does not
+// The names of objects that the caller gives are used for the secret's name, and the driver gets them. The author of a snapshot does not
 // choose the namespace of a secret.
 func TestClassParametersOfSnapshots(t *testing.T) {
-	name, space := parameterPrefix+whoSnapshots+secretNameEnd, parameterPrefix+whoSnapshots+secretSpaceEnd
+	name, space := parameterPrefix+snapshotterSecret+secretNameEnd, parameterPrefix+snapshotterSecret+secretSpaceEnd
 	told := map[string]string{
 		parameterPrefix + "volumesnapshot/name": "snap", parameterPrefix + "volumesnapshot/namespace": "space", parameterPrefix + "volumesnapshotcontent/name": "content",
 	}
@@ -402,13 +402,13 @@ func TestClassParametersOfSnapshots(t *testing.T) {
 		parameterPrefix + "volumesnapshot/name": "snap", parameterPrefix + "volumesnapshot/namespace": "space", parameterPrefix + "volumesnapshotcontent/name": "content",
 	})
 	require.NoError(t, err)
-	assert.Equal(t, "snap-content", split.refs[whoSnapshots].Name)
-	assert.Equal(t, "space", split.refs[whoSnapshots].Namespace)
+	assert.Equal(t, "snap-content", split.refs[snapshotterSecret].Name)
+	assert.Equal(t, "space", split.refs[snapshotterSecret].Namespace)
 	told["own"] = "x"
 	assert.Equal(t, told, split.own)
 	for what, wrong := range map[string]map[string]string{
 		"not known":           {parameterPrefix + "colour": "blue"},
-		"of volumes":          {parameterPrefix + whoProvisions + secretNameEnd: "a", parameterPrefix + whoProvisions + secretSpaceEnd: "b"},
+		"of volumes":          {parameterPrefix + provisionerSecret + secretNameEnd: "a", parameterPrefix + provisionerSecret + secretSpaceEnd: "b"},
 		"a name alone":        {name: "a"},
 		"a namespace alone":   {space: "a"},
 		"empty":               {name: "", space: "a"},

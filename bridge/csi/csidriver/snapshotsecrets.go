@@ -41,33 +41,33 @@ func SnapshotClassSecrets(parameters map[string]string) (SnapshotSecrets, error)
 
 // The purposes of the secrets of a snapshot class.
 const (
-	whoSnapshots       = "snapshotter"
-	whoListsSnapshots  = "snapshotter-list"
-	whoSnapshotsGroups = "group-snapshotter"
-	whoGetsGroups      = "group-snapshotter-get"
+	snapshotterSecret         = "snapshotter"
+	snapshotterListSecret     = "snapshotter-list"
+	groupSnapshotterSecret    = "group-snapshotter"
+	groupSnapshotterGetSecret = "group-snapshotter-get"
 )
 
-// whoCalls returns the purpose of a call's secret.
-var whoCalls = map[string]string{
-	"GetSnapshot": whoListsSnapshots, "ListSnapshots": whoListsSnapshots, "DeleteSnapshot": whoSnapshots,
-	"GetVolumeGroupSnapshot": whoGetsGroups, "DeleteVolumeGroupSnapshot": whoSnapshotsGroups,
+// secretOfCall returns the purpose of a call's secret.
+var secretOfCall = map[string]string{
+	"GetSnapshot": snapshotterListSecret, "ListSnapshots": snapshotterListSecret, "DeleteSnapshot": snapshotterSecret,
+	"GetVolumeGroupSnapshot": groupSnapshotterGetSecret, "DeleteVolumeGroupSnapshot": groupSnapshotterSecret,
 }
 
 // SnapshotSecret implements [SnapshotSecrets] with the references of a class.
 func (c classSecrets) SnapshotSecret(_ context.Context, call SnapshotCall) (*v1.SecretReference, error) {
-	return c[whoCalls[call.Method]].DeepCopy(), nil
+	return c[secretOfCall[call.Method]].DeepCopy(), nil
 }
 
 // secretsFor returns the secrets of a call.
 func (n snapshots) secretsFor(ctx context.Context, call SnapshotCall) (map[string]string, error) {
-	if n.link.options.SnapshotSecrets == nil {
+	if n.client.options.SnapshotSecrets == nil {
 		return nil, nil
 	}
-	ref, err := n.link.options.SnapshotSecrets.SnapshotSecret(ctx, call)
+	ref, err := n.client.options.SnapshotSecrets.SnapshotSecret(ctx, call)
 	if err != nil {
-		return nil, volume.Transient(fmt.Errorf("driver %q: secret for %s of %q: %w", n.link.options.Driver, call.Method, call.Handle, err))
+		return nil, volume.Transient(fmt.Errorf("driver %q: secret for %s of %q: %w", n.client.options.Driver, call.Method, call.Handle, err))
 	}
-	return n.link.options.secret(ctx, ref)
+	return n.client.options.secret(ctx, ref)
 }
 
 // snapshotParameters are the split parameters of a snapshot or group snapshot class.
@@ -109,10 +109,10 @@ func splitSnapshotParameters(parameters map[string]string) (snapshotParameters, 
 
 // setSnapshotter reads one parameter, without the prefix.
 func (c classSecrets) setSnapshotter(name, value string, names map[string]string) error {
-	who, isName := strings.CutSuffix(name, secretNameEnd)
-	who, isSpace := strings.CutSuffix(who, secretSpaceEnd)
-	switch who {
-	case whoSnapshots, whoListsSnapshots, whoSnapshotsGroups, whoGetsGroups:
+	purpose, isName := strings.CutSuffix(name, secretNameEnd)
+	purpose, isSpace := strings.CutSuffix(purpose, secretSpaceEnd)
+	switch purpose {
+	case snapshotterSecret, snapshotterListSecret, groupSnapshotterSecret, groupSnapshotterGetSecret:
 	default:
 		isName, isSpace = false, false
 	}
@@ -123,7 +123,7 @@ func (c classSecrets) setSnapshotter(name, value string, names map[string]string
 	if err != nil {
 		return err
 	}
-	c.put(who, filled, isName)
+	c.put(purpose, filled, isName)
 	return nil
 }
 

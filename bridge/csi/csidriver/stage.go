@@ -40,13 +40,13 @@ func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
 		return false, nil
 	}
 	src, err := p.sourceOf(spec)
-	return err == nil && !src.block && p.link.stages(), err
+	return err == nil && !src.block && p.client.stages(), err
 }
 
 // GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]. It returns the pods' paths from the records, and
 // further mounts of the volume from the mount table.
 func (p *Plugin) GetDeviceMountRefs(ctx context.Context, deviceMountPath string) ([]string, error) {
-	return p.node.points.refs(ctx, deviceMountPath)
+	return p.node.mountPoints.refs(ctx, deviceMountPath)
 }
 
 // nameInPath returns a handle as one element of a path.
@@ -95,7 +95,7 @@ type staging struct {
 
 // stage records the volume and has the driver stage it, if the driver stages.
 func (n *nodeService) stage(ctx context.Context, st staging) error {
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (n *nodeService) stage(ctx context.Context, st staging) error {
 	if !s.facts.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		return volume.Transient(fmt.Errorf("driver %q: it does not stage volumes any more: %w", s.facts.name, volume.ErrUnsupported))
 	}
-	existed, err := n.points.records.write(record{Path: st.path, VolumeID: st.src.csi.VolumeHandle, Kind: staged, PublishContext: publish})
+	existed, err := n.mountPoints.records.write(record{Path: st.path, VolumeID: st.src.csi.VolumeHandle, Kind: staged, PublishContext: publish})
 	if err != nil {
 		return fmt.Errorf("staging volume %q: %w", st.src.pv.Name, err)
 	}
@@ -118,7 +118,7 @@ func (n *nodeService) stage(ctx context.Context, st staging) error {
 	if err == nil {
 		return nil
 	}
-	return n.points.undoFailed(ctx, st.path, existed, err)
+	return n.mountPoints.undoFailed(ctx, st.path, existed, err)
 }
 
 func (n *nodeService) stageRequest(ctx context.Context, f facts, st staging, publish map[string]string) (*csi.NodeStageVolumeRequest, error) {
@@ -143,7 +143,7 @@ func (n *nodeService) useOf(f facts, src source, group *int64, label string) use
 	if group != nil && f.node[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		u.group = fmt.Sprint(*group)
 	}
-	if label != "" && isTrue(n.link.spec().SELinuxMount) {
+	if label != "" && isTrue(n.client.spec().SELinuxMount) {
 		u.mountFlags = append(slices.Clone(u.mountFlags), fmt.Sprintf("context=%q", label))
 	}
 	return u
@@ -151,13 +151,13 @@ func (n *nodeService) useOf(f facts, src source, group *int64, label string) use
 
 // UnmountDevice implements [volume.DeviceUnmounter].
 func (s *stager) UnmountDevice(ctx context.Context, deviceMountPath string) error {
-	return s.plugin.node.takeAway(ctx, deviceMountPath, staged)
+	return s.plugin.node.tearDown(ctx, deviceMountPath, staged)
 }
 
-// takeAway has the driver undo the record of path, and checks the result. It does not touch a path without a record: a
+// tearDown has the driver undo the record of path, and checks the result. It does not touch a path without a record: a
 // mount there is foreign.
-func (n *nodeService) takeAway(ctx context.Context, path string, of kind) error {
-	rec, known, err := n.points.records.read(path)
+func (n *nodeService) tearDown(ctx context.Context, path string, of kind) error {
+	rec, known, err := n.mountPoints.records.read(path)
 	if err != nil {
 		return err
 	}
@@ -165,24 +165,24 @@ func (n *nodeService) takeAway(ctx context.Context, path string, of kind) error 
 		return fmt.Errorf("driver %q: at %q a volume is %s and not %s: %w", n.options.Driver, path, rec.Kind, of, volume.ErrInvalid)
 	}
 	if !known {
-		return n.points.clearUnknown(ctx, path)
+		return n.mountPoints.clearUnrecorded(ctx, path)
 	}
 	if err := n.undo(ctx, rec); err != nil {
 		return err
 	}
-	mounted, err := n.points.isMounted(ctx, path)
+	mounted, err := n.mountPoints.isMounted(ctx, path)
 	if err != nil {
 		return volume.Uncertain(err)
 	}
 	if mounted {
 		return volume.Uncertain(fmt.Errorf("driver %q: volume %q is still mounted at %q: %w", n.options.Driver, rec.VolumeID, path, ErrContradiction))
 	}
-	return n.points.clear(ctx, path)
+	return n.mountPoints.clear(ctx, path)
 }
 
 // undo makes the call that undoes a record.
 func (n *nodeService) undo(ctx context.Context, rec record) error {
-	s, err := n.link.session(ctx)
+	s, err := n.client.session(ctx)
 	if err != nil {
 		return err
 	}

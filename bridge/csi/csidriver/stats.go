@@ -15,8 +15,8 @@ import (
 )
 
 // GetMetrics implements [volume.MetricsProvider] with the driver's stats or, if it has none, with statfs.
-func (u *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	s, err := u.plugin.link.session(ctx)
+func (u *podVolume) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	s, err := u.plugin.client.session(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +41,8 @@ func (u *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 }
 
 // record returns the record of the pod's path.
-func (u *place) record() (record, error) {
-	rec, known, err := u.plugin.node.points.records.read(u.GetPath())
+func (u *podVolume) record() (record, error) {
+	rec, known, err := u.plugin.node.mountPoints.records.read(u.GetPath())
 	if err == nil && !known {
 		err = fmt.Errorf("driver %q: nothing is published at %q: %w", u.plugin.options.Driver, u.GetPath(), volume.ErrUnsupported)
 	}
@@ -65,7 +65,7 @@ func metricsOf(usage []*csi.VolumeUsage) (*volume.Metrics, error) {
 		}
 	}
 	if m.Capacity == nil && m.Inodes == nil {
-		return nil, fmt.Errorf("the driver says nothing of bytes or inodes: %w", volume.ErrUnsupported)
+		return nil, fmt.Errorf("the driver reports neither bytes nor inodes: %w", volume.ErrUnsupported)
 	}
 	return m, nil
 }
@@ -74,8 +74,8 @@ func quantity(n int64) *resource.Quantity { return resource.NewQuantity(n, resou
 
 // GetHealth implements [volume.HealthReporter]. A status of a newer specification is unknown. A driver without health
 // reports none.
-func (u *place) GetHealth(ctx context.Context) ([]volume.HealthCondition, error) {
-	s, err := u.plugin.link.session(ctx)
+func (u *podVolume) GetHealth(ctx context.Context) ([]volume.HealthCondition, error) {
+	s, err := u.plugin.client.session(ctx)
 	if err != nil || !s.facts.node[csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH] {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func healthOf(status csi.VolumeHealthErrorType) volume.HealthStatus {
 // GetCapacity implements [volume.VolumePluginWithCapacity]. The driver gets the segment as the accessible topology.
 // With a segment, the driver must support topologies.
 func (p *Plugin) GetCapacity(ctx context.Context, options volume.CapacityOptions) (volume.Capacity, error) {
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return volume.Capacity{}, err
 	}

@@ -17,9 +17,9 @@ import (
 // errNoTopology says that the topology of a node is unknown.
 var errNoTopology = errors.New("the topology of the node is not known")
 
-// where returns the required topologies of a new volume: those that the class allows, the node's first. Nil says that
+// topologyRequirement returns the required topologies of a new volume: those that the class allows, the node's first. Nil says that
 // the driver may choose.
-func (p *Plugin) where(ctx context.Context, f facts, node *v1.Node, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
+func (p *Plugin) topologyRequirement(ctx context.Context, f facts, node *v1.Node, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
 	if !f.services[csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS] {
 		if len(allowed) > 0 {
 			return nil, fmt.Errorf("driver %q: the class has allowedTopologies, and the driver has no topology: %w", f.name, volume.ErrUnsupported)

@@ -22,7 +22,7 @@ import (
 
 func TestOneConnectionIsKept(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
-	l := d.link(nil)
+	l := d.client(nil)
 	first, err := l.session(t.Context())
 	require.NoError(t, err)
 	for range 10 {
@@ -33,10 +33,10 @@ func TestOneConnectionIsKept(t *testing.T) {
 	assert.Equal(t, 1, d.Count("Probe"))
 }
 
-// After each reconnect the driver is asked who it is, what it can do and what this node is called.
+// After each reconnect the plugin reads the driver's name, its capabilities and its id of this node.
 func TestADriverIsAskedAgainAfterEachReconnect(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
-	l := d.link(nil)
+	l := d.client(nil)
 	before, err := l.session(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, "fake-node", before.facts.nodeID)
@@ -62,7 +62,7 @@ func TestWhatWasNotAnsweredIsUnknown(t *testing.T) {
 	for _, method := range []string{"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities", "NodeGetCapabilities", "NodeGetInfo"} {
 		t.Run(method, func(t *testing.T) {
 			d := serve(t, fakedriver.Options{})
-			l := d.link(nil)
+			l := d.client(nil)
 			d.Plan(method, fakedriver.Fault{Code: codes.Internal})
 			_, err := l.session(t.Context())
 			require.ErrorIs(t, err, volume.ErrTransient)
@@ -85,16 +85,16 @@ func TestOneServiceAloneIsReachable(t *testing.T) {
 	}{{Node, "ControllerGetCapabilities"}, {Controller, "NodeGetCapabilities"}} {
 		d := serve(t, fakedriver.Options{})
 		d.Plan(c.method, unimplemented)
-		_, err := d.link(nil).session(t.Context())
+		_, err := d.client(nil).session(t.Context())
 		require.ErrorContains(t, err, "Options.Services")
-		_, err = d.link(func(o *Options) { o.Services = c.services }).session(t.Context())
+		_, err = d.client(func(o *Options) { o.Services = c.services }).session(t.Context())
 		require.NoError(t, err)
 	}
 }
 
 func TestAnotherDriverIsRefused(t *testing.T) {
 	d := serve(t, fakedriver.Options{Name: "other.csi.example.com"})
-	_, err := d.link(nil).session(t.Context())
+	_, err := d.client(nil).session(t.Context())
 	require.ErrorIs(t, err, volume.ErrInvalid)
 	require.ErrorContains(t, err, "other.csi.example.com")
 }
@@ -102,12 +102,12 @@ func TestAnotherDriverIsRefused(t *testing.T) {
 func TestNamesAndIDsThatTheSpecificationDoesNotAllowAreRefused(t *testing.T) {
 	for _, name := range []string{"no/slash.example.com", "-begins.example.com", strings.Repeat("a", 60) + ".com"} {
 		d := serve(t, fakedriver.Options{Name: name})
-		_, err := d.link(func(o *Options) { o.Driver = "" }).session(t.Context())
+		_, err := d.client(func(o *Options) { o.Driver = "" }).session(t.Context())
 		require.ErrorIs(t, err, volume.ErrInvalid, name)
 	}
 	for _, id := range []string{strings.Repeat("a", 257), "node\x00"} {
 		d := serve(t, fakedriver.Options{NodeID: id})
-		_, err := d.link(nil).session(t.Context())
+		_, err := d.client(nil).session(t.Context())
 		require.ErrorIs(t, err, volume.ErrInvalid, id)
 	}
 	require.ErrorIs(t, checkPluginName("hostpath"), volume.ErrInvalid, "it has no dot, and so is no plugin's")
@@ -116,7 +116,7 @@ func TestNamesAndIDsThatTheSpecificationDoesNotAllowAreRefused(t *testing.T) {
 // A call does not go over a connection that was made after its driver was asked.
 func TestNoCallGoesOverAnotherConnection(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
-	l := d.link(nil)
+	l := d.client(nil)
 	s, err := l.session(t.Context())
 	require.NoError(t, err)
 	d.restart()
@@ -135,7 +135,7 @@ func TestAnAnswerThatIsTooLargeIsUncertain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := serve(t, fakedriver.Options{})
 			d.Plan("CreateVolume", fakedriver.Fault{Change: func(answer proto.Message) { change(answer.(*csi.CreateVolumeResponse).GetVolume()) }})
-			s, err := d.link(nil).session(t.Context())
+			s, err := d.client(nil).session(t.Context())
 			require.NoError(t, err)
 			_, err = call(t.Context(), s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, &csi.CreateVolumeRequest{Name: "a"})
 			require.ErrorIs(t, err, volume.ErrUncertain)
@@ -148,7 +148,7 @@ func TestAnAnswerThatIsTooLargeIsUncertain(t *testing.T) {
 
 func TestLongerIDsAreAllowedWhereTheyAreAskedFor(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
-	s, err := d.link(func(o *Options) { o.MaxString = 512 }).session(t.Context())
+	s, err := d.client(func(o *Options) { o.MaxString = 512 }).session(t.Context())
 	require.NoError(t, err)
 	name := strings.Repeat("a", 200)
 	_, err = call(t.Context(), s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume, &csi.CreateVolumeRequest{Name: name})
@@ -161,7 +161,7 @@ func TestASilentDriverEndsWithTheContext(t *testing.T) {
 	speaks := make(chan struct{})
 	defer close(speaks)
 	d.Plan("Probe", fakedriver.Fault{Hold: speaks, Always: true})
-	l := d.link(nil)
+	l := d.client(nil)
 	var ended [3]chan error
 	var cancels [3]context.CancelFunc
 	for i := range ended {
@@ -183,7 +183,7 @@ func TestACallThatWasCutOffIsUncertain(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
 	goesOn := make(chan struct{})
 	d.Plan("CreateVolume", fakedriver.Fault{Hold: goesOn})
-	s, err := d.link(cutsOffAtOnce).session(t.Context())
+	s, err := d.client(cutsOffAtOnce).session(t.Context())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -241,9 +241,9 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInvalid)
 }
 
-func TestAClosedLinkConnectsNoMore(t *testing.T) {
+func TestAClosedClientConnectsNoMore(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
-	l := d.link(nil)
+	l := d.client(nil)
 	_, err := l.session(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, l.close())
@@ -254,7 +254,7 @@ func TestAClosedLinkConnectsNoMore(t *testing.T) {
 
 func TestARequestThatIsTooLargeIsNotSent(t *testing.T) {
 	d := serve(t, fakedriver.Options{})
-	s, err := d.link(nil).session(t.Context())
+	s, err := d.client(nil).session(t.Context())
 	require.NoError(t, err)
 	_, err = call(t.Context(), s, "CreateVolume", csi.NewControllerClient(s.conn).CreateVolume,
 		&csi.CreateVolumeRequest{Name: strings.Repeat("a", csispec.MaxString+1)})

@@ -83,7 +83,7 @@ func (m *mountPoints) clear(ctx context.Context, path string) error {
 	return m.records.remove(path)
 }
 
-func (m *mountPoints) clearUnknown(ctx context.Context, path string) error {
+func (m *mountPoints) clearUnrecorded(ctx context.Context, path string) error {
 	mounted, err := m.isMounted(ctx, path)
 	if err != nil {
 		return err

@@ -19,13 +19,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// link connects to one driver. It keeps one connection, and makes another after its end. It has no goroutine of its
+// client connects to one driver. It keeps one connection, and makes another after its end. It has no goroutine of its
 // own: a caller connects.
-type link struct {
-	options Options // complete
-	dial    dialer
-	turn    chan struct{}
-	volumes turns
+type client struct {
+	options    Options // complete
+	dial       dialer
+	connecting chan struct{}
+	locks      volumeLocks
 	// object is the CSIDriver; nil if there is none.
 	object atomic.Pointer[storagev1.CSIDriver]
 
@@ -40,7 +40,7 @@ type dialer func(options Options) (connection, error)
 // connection carries the calls of a driver. A [grpc.ClientConn] is one.
 type connection interface {
 	grpc.ClientConnInterface
-	// GetState reports whether the connection is open. If it is not, the link makes another.
+	// GetState reports whether the connection is open. If it is not, the client makes another.
 	GetState() connectivity.State
 	// Close ends the connection, and every call on it.
 	Close() error
@@ -52,23 +52,23 @@ type session struct {
 	options Options
 	conn    connection
 	facts   facts
-	volumes *turns // the link's options
+	locks   *volumeLocks // the client's
 }
 
-func newLink(options Options) *link {
-	l := &link{options: options, dial: dialSocket, turn: make(chan struct{}, 1)}
+func newClient(options Options) *client {
+	l := &client{options: options, dial: dialSocket, connecting: make(chan struct{}, 1)}
 	l.object.Store(options.Object)
 	return l
 }
 
 // session returns the connection, and makes a missing one. An error is transient: no call was begun.
-func (l *link) session(ctx context.Context) (*session, error) {
+func (l *client) session(ctx context.Context) (*session, error) {
 	if s, err := l.alive(); s != nil || err != nil {
 		return s, err
 	}
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.connecting <- struct{}{}:
+		defer func() { <-l.connecting }()
 	case <-ctx.Done():
 		return nil, volume.Transient(fmt.Errorf("waiting for driver %q at %q: %w", l.options.Driver, l.options.Socket, ctx.Err()))
 	}
@@ -78,7 +78,7 @@ func (l *link) session(ctx context.Context) (*session, error) {
 	if err := l.readObject(ctx); err != nil {
 		return nil, err
 	}
-	s, err := connect(ctx, l.options, l.dial, &l.volumes)
+	s, err := connect(ctx, l.options, l.dial, &l.locks)
 	if err != nil {
 		return nil, volume.Transient(fmt.Errorf("driver %q at %q: %w", l.options.Driver, l.options.Socket, err))
 	}
@@ -86,7 +86,7 @@ func (l *link) session(ctx context.Context) (*session, error) {
 }
 
 // alive returns the connection if it has not ended.
-func (l *link) alive() (*session, error) {
+func (l *client) alive() (*session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -99,7 +99,7 @@ func (l *link) alive() (*session, error) {
 }
 
 // keep replaces the ended connection with s.
-func (l *link) keep(s *session) (*session, error) {
+func (l *client) keep(s *session) (*session, error) {
 	l.mu.Lock()
 	old := l.current
 	if l.closed {
@@ -118,7 +118,7 @@ func (l *link) keep(s *session) (*session, error) {
 }
 
 // known returns the driver's last facts. Their connection may have ended.
-func (l *link) known() facts {
+func (l *client) known() facts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.current == nil {
@@ -128,7 +128,7 @@ func (l *link) known() facts {
 }
 
 // close ends the connection, and every call on it.
-func (l *link) close() error {
+func (l *client) close() error {
 	l.mu.Lock()
 	s := l.current
 	l.current, l.closed = nil, true
@@ -140,15 +140,15 @@ func (l *link) close() error {
 }
 
 // connect makes a connection and reads the driver's facts.
-func connect(ctx context.Context, options Options, dial dialer, volumes *turns) (*session, error) {
+func connect(ctx context.Context, options Options, dial dialer, locks *volumeLocks) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, options.ConnectTimeout)
 	defer cancel()
 	conn, err := dial(options)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{options: options, conn: conn, volumes: volumes}
-	if s.facts, err = s.ask(ctx); err != nil {
+	s := &session{options: options, conn: conn, locks: locks}
+	if s.facts, err = s.readFacts(ctx); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return s, nil
@@ -207,12 +207,12 @@ func call[Q, A proto.Message](
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.options.CallTimeout)
 	defer cancel()
-	release, err := s.volumes.take(ctx, changes(request))
+	release, err := s.locks.acquire(ctx, changes(request))
 	if err != nil {
 		return none, volume.Transient(fmt.Errorf("driver %q: %s waits for an earlier call on the volume: %w", s.options.Driver, method, err))
 	}
 	defer release()
-	answer, err := untilIdle(ctx, func() (A, error) { return callOnce(ctx, s, method, do, request) })
+	answer, err := retryWhileBusy(ctx, func() (A, error) { return callOnce(ctx, s, method, do, request) })
 	if err != nil {
 		return none, err
 	}
@@ -227,7 +227,7 @@ func callOnce[Q, A proto.Message](
 ) (A, error) {
 	sent, cancel := ctx, context.CancelFunc(func() {})
 	if changes(request) != "" {
-		sent, cancel = outlasting(ctx, s.options.Grace)
+		sent, cancel = withGrace(ctx, s.options.Grace)
 	}
 	defer cancel()
 	answer, err := do(sent, request)
@@ -239,10 +239,10 @@ func callOnce[Q, A proto.Message](
 	return answer, nil
 }
 
-// outlasting returns a context with the values of ctx that ends some time after it. A driver may still begin a call
+// withGrace returns a context with the values of ctx that ends some time after it. A driver may still begin a call
 // after its caller has cancelled it. The next call for the volume waits until this call or that time has ended: the
 // driver cannot get them in the wrong order.
-func outlasting(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+func withGrace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline() // Options.CallTimeout gives each call one.
 	longer, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(grace))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })

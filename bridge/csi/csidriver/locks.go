@@ -10,57 +10,57 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// turns lets one call at a time change a volume or a snapshot, as the specification requires of the caller. The zero
+// volumeLocks lets one call at a time change a volume or a snapshot, as the specification requires of the caller. The zero
 // value is ready to use.
-type turns struct {
-	mu       sync.Mutex
-	byVolume map[string]*turn
+type volumeLocks struct {
+	mu    sync.Mutex
+	byKey map[string]*volumeLock
 }
 
-// turn is the lock of one volume.
-type turn struct {
-	taken chan struct{} // of size 1
+// volumeLock is the lock of one volume.
+type volumeLock struct {
+	held  chan struct{} // of size 1
 	users int           // callers that hold it or wait for it
 }
 
-// take waits until no other call changes the volume, and returns the function that ends this one's lock. With an empty
+// acquire waits until no other call changes the volume, and returns the function that ends the lock. With an empty
 // key it locks nothing.
-func (t *turns) take(ctx context.Context, key string) (release func(), err error) {
+func (l *volumeLocks) acquire(ctx context.Context, key string) (release func(), err error) {
 	if key == "" {
 		return func() {}, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	own := t.join(key)
+	own := l.join(key)
 	select {
-	case own.taken <- struct{}{}:
-		return func() { <-own.taken; t.leave(key, own) }, nil
+	case own.held <- struct{}{}:
+		return func() { <-own.held; l.leave(key, own) }, nil
 	case <-ctx.Done():
-		t.leave(key, own)
+		l.leave(key, own)
 		return nil, ctx.Err()
 	}
 }
 
-func (t *turns) join(key string) *turn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.byVolume == nil {
-		t.byVolume = map[string]*turn{}
+func (l *volumeLocks) join(key string) *volumeLock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byKey == nil {
+		l.byKey = map[string]*volumeLock{}
 	}
-	if t.byVolume[key] == nil {
-		t.byVolume[key] = &turn{taken: make(chan struct{}, 1)}
+	if l.byKey[key] == nil {
+		l.byKey[key] = &volumeLock{held: make(chan struct{}, 1)}
 	}
-	t.byVolume[key].users++
-	return t.byVolume[key]
+	l.byKey[key].users++
+	return l.byKey[key]
 }
 
-func (t *turns) leave(key string, own *turn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (l *volumeLocks) leave(key string, own *volumeLock) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	own.users--
 	if own.users == 0 {
-		delete(t.byVolume, key)
+		delete(l.byKey, key)
 	}
 }
 
@@ -94,9 +94,9 @@ const (
 	busyTries = 25
 )
 
-// untilIdle repeats a call, after growing pauses, while the driver answers that an earlier call for the volume is
+// retryWhileBusy repeats a call, after growing pauses, while the driver answers that an earlier call for the volume is
 // running: an interrupted call continues in the driver.
-func untilIdle[A any](ctx context.Context, do func() (A, error)) (A, error) {
+func retryWhileBusy[A any](ctx context.Context, do func() (A, error)) (A, error) {
 	pause := busyFirst
 	for try := 1; ; try++ {
 		answer, err := do()

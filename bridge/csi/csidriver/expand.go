@@ -38,7 +38,7 @@ func (p *Plugin) ExpandVolumeDevice(ctx context.Context, spec *volume.Spec, newS
 	if newSize.Cmp(oldSize) < 0 {
 		return oldSize, fmt.Errorf("volume %q: a volume is not made smaller: %w", spec.Name(), volume.ErrInvalid)
 	}
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return oldSize, err
 	}
@@ -72,7 +72,7 @@ func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 	if err != nil {
 		return false, err
 	}
-	s, err := p.link.session(ctx)
+	s, err := p.client.session(ctx)
 	if err != nil {
 		return false, err
 	}
