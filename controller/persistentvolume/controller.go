@@ -120,7 +120,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c.matcher = match.New(c.seen.volume, func(name string) { c.queue.Add(work.Volume, objects.Named(name)) })
 	c.ephemeral = ephemeral.New(s, options.Events, c.seen.claims, c.seen.pods)
 	c.users = inuse.New(inuse.Options{
-		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.seen.claims, Volumes: c.seen.volumes, Pods: c.seen.pods, PodsOf: c.seen.podsOf,
+		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.seen.claims, Volumes: c.seen.volumes, VolumesWith: c.seen.volumesWith, Pods: c.seen.pods, PodsOf: c.seen.podsOf,
 		Attachments: c.seen.attachments, AttachmentsOf: c.seen.attachmentsOf, Mounts: options.Mounts, NodeName: options.NodeName,
 	})
 	binder := bind.New(s, c.seen.claims, c.seen.volumes, c.matcher.Refresh)

@@ -25,6 +25,8 @@ type seen struct {
 	// volumesOf are the volumes that name a claim, podsOf the pods that refer to a claim, by its name.
 	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
 	podsOf    *store.Index[*v1.Pod, types.NamespacedName]
+	// volumesWith are the volumes that name a storage.
+	volumesWith *store.Index[*v1.PersistentVolume, string]
 	// claimsNaming are the claims that name a volume, attachmentsOf the attachments of a volume, by its name.
 	claimsNaming  *store.Index[*v1.PersistentVolumeClaim, string]
 	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
@@ -48,6 +50,12 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 			return nil
 		}
 		return []types.NamespacedName{objects.ClaimNameOf(pv)}
+	})
+	see.volumesWith = store.NewIndex(see.volumes, func(pv *v1.PersistentVolume) []string {
+		if storage := objects.StorageOf(pv); storage != "" {
+			return []string{storage}
+		}
+		return nil
 	})
 	see.podsOf = store.NewIndex(see.pods, volume.ClaimsOfPod)
 	see.claimsNaming = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })

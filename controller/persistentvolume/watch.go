@@ -84,6 +84,11 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	for _, claim := range c.seen.claimsNaming.Get(pv.Name) {
 		c.queue.Add(work.Claim, store.NameOf(claim))
 	}
+	for _, other := range c.seen.volumesWith.Get(objects.StorageOf(pv)) {
+		if other.Name != pv.Name && other.Status.Phase == v1.VolumeReleased {
+			c.queue.Add(work.Volume, store.NameOf(other)) // It may wait for pv.
+		}
+	}
 }
 
 // podChanged is called when a pod was created, changed or deleted. It queues the claims and volumes whose deletion

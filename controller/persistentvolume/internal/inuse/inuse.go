@@ -33,11 +33,13 @@ type Options struct {
 	Store   store.Store
 	Plugins *volume.VolumePluginMgr
 	Queue   *work.Queue
-	// Claims, Volumes, Pods and Attachments are the mirrors of the store; PodsOf returns the pods that refer to a
-	// claim, AttachmentsOf the attachments of a volume, each by its name.
+	// Claims, Volumes, Pods and Attachments are the mirrors of the store; VolumesWith returns the volumes with a
+	// storage (objects.StorageOf), PodsOf the pods that refer to a claim, AttachmentsOf the attachments of a volume, each by its
+	// name.
 	Claims        *store.Mirror[*v1.PersistentVolumeClaim]
 	Volumes       *store.Mirror[*v1.PersistentVolume]
 	Pods          *store.Mirror[*v1.Pod]
+	VolumesWith   *store.Index[*v1.PersistentVolume, string]
 	PodsOf        *store.Index[*v1.Pod, types.NamespacedName]
 	Attachments   *store.Mirror[*storagev1.VolumeAttachment]
 	AttachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
@@ -120,6 +122,9 @@ func (t *Tracker) copiedBy(ctx context.Context, claim *v1.PersistentVolumeClaim)
 func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, error) {
 	if at := t.with.AttachmentsOf.Get(pv.Name); len(at) > 0 {
 		return Use{By: attachedTo(at[0])}, nil
+	}
+	if shared, err := t.sharedWith(ctx, pv); err != nil || shared.By != "" {
+		return shared, err
 	}
 	item := work.Item{Kind: work.Volume, Name: store.NameOf(pv)}
 	pod, err := t.podUsing(item, pv)

@@ -48,7 +48,8 @@ func newWorld(t *testing.T) *world {
 	attachments := store.NewMirror[*storagev1.VolumeAttachment](s, store.MirrorOptions{})
 	users := inuse.New(inuse.Options{
 		Store: s, Plugins: plugins, Queue: queue, Claims: claims, Volumes: volumes, Pods: pods,
-		PodsOf: store.NewIndex(pods, volume.ClaimsOfPod), Attachments: attachments,
+		VolumesWith: store.NewIndex(volumes, func(pv *v1.PersistentVolume) []string { return []string{objects.StorageOf(pv)} }),
+		PodsOf:      store.NewIndex(pods, volume.ClaimsOfPod), Attachments: attachments,
 		AttachmentsOf: store.NewIndex(attachments, func(at *storagev1.VolumeAttachment) []string { return []string{*at.Spec.Source.PersistentVolumeName} }),
 	})
 	return &world{
