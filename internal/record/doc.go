@@ -8,6 +8,8 @@
 // A log with damage is kept whole in the directory "quarantine", the rest of it is used, and nothing is guessed. What a newer
 // program has written is reported and stays where it is, and is moved aside before it would be overwritten.
 //
+// A [Table] keeps the records of one kind as rows of a Go type.
+//
 // Earlier versions kept a file for each record. Such files are read, written to the log, and removed when they are in it.
 //
 // A [Dir] is locked against any other Dir of the same path, in this process or another, until it is closed. With

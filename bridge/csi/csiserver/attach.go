@@ -106,9 +106,9 @@ func (s *attachments) attach(ctx context.Context, a attachment) (attachment, err
 	if err != nil {
 		return a, err
 	}
-	before, known := s.state.attachments.get(attachmentKey(a.ID, a.Node))
+	before, known := s.state.attachments.Get(attachmentKey(a.ID, a.Node))
 	if !before.Done {
-		if err := s.state.attachments.put(attachmentKey(a.ID, a.Node), a); err != nil {
+		if err := s.state.attachments.Put(attachmentKey(a.ID, a.Node), a); err != nil {
 			return a, volume.Transient(err)
 		}
 	}
@@ -130,7 +130,7 @@ func (s *attachments) attach(ctx context.Context, a attachment) (attachment, err
 	if before.Done && before.Device == a.Device {
 		return a, nil
 	}
-	if err := s.state.attachments.put(attachmentKey(a.ID, a.Node), a); err != nil {
+	if err := s.state.attachments.Put(attachmentKey(a.ID, a.Node), a); err != nil {
 		return a, volume.Uncertain(err)
 	}
 	return a, nil
@@ -148,7 +148,7 @@ func (s *attachments) notAttached(a attachment, undo func() error, err error) er
 			return volume.Uncertain(fmt.Errorf("%w; it is not known to be detached: %w", err, undoing))
 		}
 	}
-	if removing := s.state.attachments.remove(attachmentKey(a.ID, a.Node)); removing != nil {
+	if removing := s.state.attachments.Remove(attachmentKey(a.ID, a.Node)); removing != nil {
 		return volume.Uncertain(errors.Join(err, removing))
 	}
 	if elsewhere := errors.Is(err, volume.ErrInfeasible) && a.Node != s.options.NodeName; elsewhere || errors.Is(err, fs.ErrNotExist) {
@@ -205,7 +205,7 @@ func (s *attachments) detach(ctx context.Context, a attachment) error {
 			return err
 		}
 	}
-	if err := s.state.attachments.remove(attachmentKey(a.ID, a.Node)); err != nil {
+	if err := s.state.attachments.Remove(attachmentKey(a.ID, a.Node)); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil
@@ -228,6 +228,6 @@ func (s *attachments) stagedHere(a attachment) (string, bool) {
 	if s.runtime == nil || a.Node != s.options.NodeName {
 		return "", false
 	}
-	st, ok := s.runtime.stagings.get(a.ID)
+	st, ok := s.runtime.stagings.Get(a.ID)
 	return st.Path, ok && s.options.Attach == AttachByController
 }

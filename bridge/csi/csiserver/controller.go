@@ -88,7 +88,7 @@ func (s *volumes) usersOf(id string) string {
 	if all := s.runtime.publicationsOf(id); len(all) > 0 {
 		return fmt.Sprintf("it is published at %q", all[0].Target)
 	}
-	if st, ok := s.runtime.stagings.get(id); ok {
+	if st, ok := s.runtime.stagings.Get(id); ok {
 		return fmt.Sprintf("it is staged at %q", st.Path)
 	}
 	return ""

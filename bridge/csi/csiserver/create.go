@@ -197,7 +197,7 @@ func (c creation) mutableDigest() string {
 
 // create makes the volume, or returns the one that was made.
 func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, error) {
-	v, known := s.state.volumes.get(wanted.name)
+	v, known := s.state.volumes.Get(wanted.name)
 	switch {
 	case known && v.Step == deleting:
 		return v, status.Errorf(codes.Aborted, "volume %s is being deleted: delete it first", volume.Quote(v.ID))
@@ -223,7 +223,7 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 		Step: making, Name: wanted.name, Parameters: parametersDigest(wanted.parameters), Mutable: wanted.mutableDigest(),
 		Origin: wanted.content.volumeID, OriginSnapshot: wanted.content.snapshotID,
 	}
-	if err := s.state.volumes.put(v.Name, v); err != nil {
+	if err := s.state.volumes.Put(v.Name, v); err != nil {
 		return v, volume.Transient(err)
 	}
 	provision := s.provision
@@ -239,7 +239,7 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	}
 	v.Step, v.PV, v.Source = made, pv, nil
 	v.ID = s.idOf(pv)
-	if err := s.state.volumes.put(v.Name, v); err != nil {
+	if err := s.state.volumes.Put(v.Name, v); err != nil {
 		return v, volume.Uncertain(err)
 	}
 	return v, nil
@@ -499,18 +499,18 @@ func (s *volumes) delete(ctx context.Context, id string) error {
 	}
 	before := v.Step
 	v.Step = deleting
-	if err := s.state.volumes.put(v.Name, v); err != nil {
+	if err := s.state.volumes.Put(v.Name, v); err != nil {
 		return volume.Transient(err)
 	}
 	err = deleter.Delete(ctx)
 	if errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err) { // it was left as it was
 		v.Step = before
-		return errors.Join(err, s.state.volumes.put(v.Name, v))
+		return errors.Join(err, s.state.volumes.Put(v.Name, v))
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.state.volumes.remove(v.Name); err != nil {
+	if err := s.state.volumes.Remove(v.Name); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil

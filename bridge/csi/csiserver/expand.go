@@ -72,7 +72,7 @@ func (s *volumes) expand(ctx context.Context, id string, required, limit int64) 
 	}
 	v.PV = v.PV.DeepCopy() // the one in the table is shared
 	v.PV.Spec.Capacity = storage(size.Value())
-	if err := s.state.volumes.put(v.Name, v); err != nil {
+	if err := s.state.volumes.Put(v.Name, v); err != nil {
 		return v, volume.Uncertain(err)
 	}
 	return v, nil

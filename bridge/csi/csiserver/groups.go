@@ -85,7 +85,7 @@ func (g *groupController) CreateVolumeGroupSnapshot(
 func (g *groupController) create(
 	ctx context.Context, plugin volume.GroupSnapshottableVolumePlugin, r *csi.CreateVolumeGroupSnapshotRequest,
 ) (groupRecord, error) {
-	record, known := g.state.groups.get(r.GetName())
+	record, known := g.state.groups.Get(r.GetName())
 	if known && record.Step == deleting {
 		// A caller that has forgotten it knows no id to delete it by.
 		deletion := &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: record.Told.Handle}
@@ -112,7 +112,7 @@ func (g *groupController) create(
 			return record, err
 		}
 		record = groupRecord{Step: making, Name: r.GetName(), Sources: sources, Parameters: parametersDigest(r.GetParameters())}
-		if err := g.state.groups.put(record.Name, record); err != nil {
+		if err := g.state.groups.Put(record.Name, record); err != nil {
 			return record, volume.Transient(err)
 		}
 	}
@@ -120,7 +120,7 @@ func (g *groupController) create(
 	if err != nil {
 		return record, g.notTaken(record, known, err)
 	}
-	if err := g.state.groups.put(taken.Name, taken); err != nil {
+	if err := g.state.groups.Put(taken.Name, taken); err != nil {
 		return taken, volume.Uncertain(err)
 	}
 	return taken, nil
@@ -274,19 +274,19 @@ func (g *groupController) delete(
 			members = record.snapshotIDs() // Some storage has to be told.
 		}
 		record.Step = deleting
-		if err := g.state.groups.put(record.Name, record); err != nil {
+		if err := g.state.groups.Put(record.Name, record); err != nil {
 			return volume.Transient(err)
 		}
 	}
 	err := plugin.DeleteGroupSnapshot(ctx, r.GetGroupSnapshotId(), members)
 	if known && leftAlone(err) {
 		record.Step = before
-		return errors.Join(err, g.state.groups.put(record.Name, record))
+		return errors.Join(err, g.state.groups.Put(record.Name, record))
 	}
 	if err != nil || !known {
 		return err
 	}
-	if err := g.state.groups.remove(record.Name); err != nil {
+	if err := g.state.groups.Remove(record.Name); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil

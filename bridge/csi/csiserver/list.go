@@ -47,7 +47,7 @@ func (c *controller) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest)
 	if err != nil {
 		return nil, err
 	}
-	all := c.state.volumes.where(func(v volumeRecord) bool { return v.Step == made && v.ID > after })
+	all := c.state.volumes.Where(func(v volumeRecord) bool { return v.Step == made && v.ID > after })
 	slices.SortFunc(all, func(a, b volumeRecord) int { return strings.Compare(a.ID, b.ID) })
 	response := &csi.ListVolumesResponse{}
 	if len(all) > size {

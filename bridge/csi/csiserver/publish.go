@@ -75,7 +75,7 @@ func (s *stager) stagedAt(id, path string) (staging, error) {
 	if !s.stages() {
 		return staging{}, nil
 	}
-	st, ok := s.runtime.stagings.get(id)
+	st, ok := s.runtime.stagings.Get(id)
 	switch {
 	case path == "":
 		return staging{}, status.Error(codes.InvalidArgument, "staging_target_path is missing, and the driver stages volumes")
@@ -105,7 +105,7 @@ func (s *stager) stagedAgain(ctx context.Context, st staging, spec *volume.Spec,
 		return st, err
 	}
 	st.Device = device
-	if err := s.runtime.stagings.put(st.ID, st); err != nil {
+	if err := s.runtime.stagings.Put(st.ID, st); err != nil {
 		return st, volume.Uncertain(err)
 	}
 	return st, nil
@@ -120,7 +120,7 @@ type published struct {
 
 // publish publishes a volume that the caller has the lock of. Each step finds done what an earlier call has done.
 func (s *publisher) publish(ctx context.Context, p publication, what published) error {
-	before, known := s.runtime.publications.get(publicationKey(p.ID, p.UID))
+	before, known := s.runtime.publications.Get(publicationKey(p.ID, p.UID))
 	if err := s.checkPublications(p, what.staging); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *publisher) publish(ctx context.Context, p publication, what published) 
 		if err := s.binds.checkUnmounted(ctx, p.Target); err != nil {
 			return err
 		}
-		if err := s.runtime.publications.put(publicationKey(p.ID, p.UID), p); err != nil {
+		if err := s.runtime.publications.Put(publicationKey(p.ID, p.UID), p); err != nil {
 			return volume.Transient(err)
 		}
 	}
@@ -167,7 +167,7 @@ func (s *publisher) setUpAndBind(ctx context.Context, p *publication, what publi
 	}
 	if p.Source != source {
 		p.Source = source
-		if err := s.runtime.publications.put(publicationKey(p.ID, p.UID), *p); err != nil {
+		if err := s.runtime.publications.Put(publicationKey(p.ID, p.UID), *p); err != nil {
 			return volume.Uncertain(err)
 		}
 	}
@@ -179,7 +179,7 @@ func (s *publisher) setUpAndBind(ctx context.Context, p *publication, what publi
 		return nil
 	}
 	p.Mount, p.Done = there.Identity(), true
-	if err := s.runtime.publications.put(publicationKey(p.ID, p.UID), *p); err != nil {
+	if err := s.runtime.publications.Put(publicationKey(p.ID, p.UID), *p); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil
@@ -254,7 +254,7 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 		return nil, err
 	}
 	err := n.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
-		p, ok := n.runtime.publications.get(publicationKey(r.GetVolumeId(), uidOf(r.GetVolumeId(), r.GetTargetPath())))
+		p, ok := n.runtime.publications.Get(publicationKey(r.GetVolumeId(), uidOf(r.GetVolumeId(), r.GetTargetPath())))
 		if !ok {
 			return n.binds.checkUnmounted(ctx, r.GetTargetPath())
 		}
@@ -274,7 +274,7 @@ func (s *publisher) unpublish(ctx context.Context, p publication) error {
 	if err := s.tearDown(ctx, p); err != nil {
 		return err
 	}
-	if err := s.runtime.publications.remove(publicationKey(p.ID, p.UID)); err != nil {
+	if err := s.runtime.publications.Remove(publicationKey(p.ID, p.UID)); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil
@@ -317,7 +317,7 @@ func (s *publisher) unmapDevice(ctx context.Context, p publication) error {
 	if !ok {
 		return nil
 	}
-	st, ok := s.runtime.stagings.get(p.ID)
+	st, ok := s.runtime.stagings.Get(p.ID)
 	if !ok {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged any more, and its device cannot be unmapped", volume.Quote(p.ID))
 	}

@@ -1,15 +1,8 @@
 package csiserver
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
-	"os"
-	"slices"
-	"strings"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,94 +107,21 @@ type publication struct {
 	Capability capability
 }
 
-// table is the records of one kind, in memory and on disk. Its methods may be called from several goroutines at once, but those
-// that write the same key must take turns.
-type table[T any] struct {
-	dir  *record.Dir
-	kind string
-
-	mu   sync.Mutex
-	rows map[string]T
-}
-
-func newTable[T any](dir *record.Dir, kind string) *table[T] {
-	return &table[T]{dir: dir, kind: kind + "/", rows: map[string]T{}}
-}
-
-// load takes a record that is one of this table's.
-func (t *table[T]) load(r record.Record) (bool, error) {
-	key, ok := strings.CutPrefix(r.Key, t.kind)
-	if !ok {
-		return false, nil
-	}
-	var row T
-	if err := json.Unmarshal(r.Payload, &row); err != nil {
-		return true, fmt.Errorf("record %q: %w", r.Key, err)
-	}
-	t.rows[key] = row
-	return true, nil
-}
-
-func (t *table[T]) get(key string) (T, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	row, ok := t.rows[key]
-	return row, ok
-}
-
-// select returns the rows for which f is true, in the order of their keys.
-func (t *table[T]) where(f func(T) bool) []T {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var found []T
-	for _, key := range slices.Sorted(maps.Keys(t.rows)) {
-		if f(t.rows[key]) {
-			found = append(found, t.rows[key])
-		}
-	}
-	return found
-}
-
-// put returns when the row is on record.
-func (t *table[T]) put(key string, row T) error {
-	payload, err := json.Marshal(row)
-	if err != nil {
-		return err
-	}
-	if err := t.dir.Put(t.kind+key, payload); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.rows[key] = row
-	return nil
-}
-
-func (t *table[T]) remove(key string) error {
-	if err := t.dir.Remove(t.kind + key); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.rows, key)
-	return nil
-}
-
 // stateRecords survive a reboot.
 type stateRecords struct {
 	dir         *record.Dir
-	volumes     *table[volumeRecord]
-	attachments *table[attachment]
-	snapshots   *table[snapshotRecord]
-	groups      *table[groupRecord]
+	volumes     *record.Table[volumeRecord]
+	attachments *record.Table[attachment]
+	snapshots   *record.Table[snapshotRecord]
+	groups      *record.Table[groupRecord]
 }
 
 // runtimeRecords do not: mounts end with the boot.
 type runtimeRecords struct {
 	dir          *record.Dir
 	boot         string
-	stagings     *table[staging]
-	publications *table[publication]
+	stagings     *record.Table[staging]
+	publications *record.Table[publication]
 }
 
 func attachmentKey(id string, node types.NodeName) string { return id + "\x00" + string(node) }
@@ -210,7 +130,7 @@ func publicationKey(id string, uid types.UID) string { return id + "\x00" + stri
 
 // byID returns the volume with the id.
 func (s *stateRecords) byID(id string) (volumeRecord, bool) {
-	found := s.volumes.where(func(v volumeRecord) bool { return v.ID == id && v.Step != making })
+	found := s.volumes.Where(func(v volumeRecord) bool { return v.ID == id && v.Step != making })
 	if len(found) == 0 {
 		return volumeRecord{}, false
 	}
@@ -219,7 +139,7 @@ func (s *stateRecords) byID(id string) (volumeRecord, bool) {
 
 // snapshotByID returns the snapshot with the id, unless it is one of a group.
 func (s *stateRecords) snapshotByID(id string) (snapshotRecord, bool) {
-	found := s.snapshots.where(func(r snapshotRecord) bool { return r.Told.Handle == id && r.Step != making })
+	found := s.snapshots.Where(func(r snapshotRecord) bool { return r.Told.Handle == id && r.Step != making })
 	if len(found) == 0 {
 		return snapshotRecord{}, false
 	}
@@ -228,7 +148,7 @@ func (s *stateRecords) snapshotByID(id string) (snapshotRecord, bool) {
 
 // groupByID returns the group with the id.
 func (s *stateRecords) groupByID(id string) (groupRecord, bool) {
-	found := s.groups.where(func(r groupRecord) bool { return r.Told.Handle == id && r.Step != making })
+	found := s.groups.Where(func(r groupRecord) bool { return r.Told.Handle == id && r.Step != making })
 	if len(found) == 0 {
 		return groupRecord{}, false
 	}
@@ -236,11 +156,11 @@ func (s *stateRecords) groupByID(id string) (groupRecord, bool) {
 }
 
 func (s *stateRecords) attachmentsOf(id string) []attachment {
-	return s.attachments.where(func(a attachment) bool { return a.ID == id })
+	return s.attachments.Where(func(a attachment) bool { return a.ID == id })
 }
 
 func (r *runtimeRecords) publicationsOf(id string) []publication {
-	return r.publications.where(func(p publication) bool { return p.ID == id })
+	return r.publications.Where(func(p publication) bool { return p.ID == id })
 }
 
 // records are both kinds. A server without the node service has no runtime.
@@ -262,10 +182,10 @@ func openRecords(options Options) (r *records, err error) {
 		return r, fmt.Errorf("StateDir: %w", err)
 	}
 	r.state = &stateRecords{
-		dir: dir, volumes: newTable[volumeRecord](dir, "volume"), attachments: newTable[attachment](dir, "attachment"),
-		snapshots: newTable[snapshotRecord](dir, "snapshot"), groups: newTable[groupRecord](dir, "group"),
+		dir: dir, volumes: record.NewTable[volumeRecord](dir, "volume/"), attachments: record.NewTable[attachment](dir, "attachment/"),
+		snapshots: record.NewTable[snapshotRecord](dir, "snapshot/"), groups: record.NewTable[groupRecord](dir, "group/"),
 	}
-	if err := load(dir, options.Logger, r.state.volumes.load, r.state.attachments.load, r.state.snapshots.load, r.state.groups.load); err != nil {
+	if err := record.LoadTables(dir, options.Logger, r.state.volumes, r.state.attachments, r.state.snapshots, r.state.groups); err != nil {
 		return r, fmt.Errorf("StateDir: %w", err)
 	}
 	if !options.hasNode() {
@@ -276,62 +196,23 @@ func openRecords(options Options) (r *records, err error) {
 		return r, fmt.Errorf("RuntimeDir: %w", err)
 	}
 	r.runtime = &runtimeRecords{
-		dir: dir, stagings: newTable[staging](dir, "staging"), publications: newTable[publication](dir, "publication"),
+		dir: dir, stagings: record.NewTable[staging](dir, "staging/"), publications: record.NewTable[publication](dir, "publication/"),
 	}
-	if err := load(dir, options.Logger, r.runtime.stagings.load, r.runtime.publications.load); err != nil {
+	if err := record.LoadTables(dir, options.Logger, r.runtime.stagings, r.runtime.publications); err != nil {
 		return r, fmt.Errorf("RuntimeDir: %w", err)
 	}
-	if r.runtime.boot, err = bootID(); err != nil {
+	if r.runtime.boot, err = record.BootID(); err != nil {
 		return r, err
 	}
 	return r, r.runtime.forgetBoots()
 }
 
-// load gives each record to the table that it is of.
-func load(dir *record.Dir, logger *slog.Logger, tables ...func(record.Record) (bool, error)) error {
-	records, damaged, err := dir.Load()
-	if err != nil {
-		return err
-	}
-	for _, d := range damaged {
-		logger.Error("records are damaged: what they were of is left as it is", "path", d.Path, "error", d.Err)
-	}
-	for _, r := range records {
-		if err := give(r, tables); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func give(r record.Record, tables []func(record.Record) (bool, error)) error {
-	for _, table := range tables {
-		if taken, err := table(r); taken || err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("record %q is of no kind that this version knows: %w", r.Key, record.ErrNewer)
-}
-
-// forgetBoots removes the records of earlier boots: no mount of theirs is there.
+// forgetBoots removes the records of earlier boots, whose mounts have ended.
 func (r *runtimeRecords) forgetBoots() error {
-	var errs []error
-	for _, s := range r.stagings.where(func(s staging) bool { return s.Boot != r.boot }) {
-		errs = append(errs, r.stagings.remove(s.ID))
-	}
-	for _, p := range r.publications.where(func(p publication) bool { return p.Boot != r.boot }) {
-		errs = append(errs, r.publications.remove(publicationKey(p.ID, p.UID)))
-	}
-	return errors.Join(errs...)
-}
-
-// bootID returns what the kernel calls this boot.
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("boot id, without which mounts cannot be told from those of an earlier boot: %w", err)
-	}
-	return strings.TrimSpace(string(id)), nil
+	return errors.Join(
+		r.stagings.RemoveWhere(func(s staging) bool { return s.Boot != r.boot }),
+		r.publications.RemoveWhere(func(p publication) bool { return p.Boot != r.boot }),
+	)
 }
 
 func (r *records) close() error {

@@ -20,10 +20,10 @@ func TestWhatReleasesHaveWritten(t *testing.T) {
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}}
 	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "loop-block.volumekit.io", VolumeHandle: "id-1"}
 	group := int64(2000)
-	volumes := map[string]volumeRecord{
-		"pvc-1": {Step: made, Name: "pvc-1", ID: "id-1", PV: pv, Parameters: "digest", Mutable: "another"},
-		"pvc-2": {Step: making, Name: "pvc-2", Parameters: "digest", Origin: "id-1"},
-		"pvc-3": {Step: deleting, Name: "pvc-3", ID: "id-3", PV: pv, Parameters: "digest", OriginSnapshot: "snapshot-id"},
+	volumes := []volumeRecord{
+		{Step: made, Name: "pvc-1", ID: "id-1", PV: pv, Parameters: "digest", Mutable: "another"},
+		{Step: making, Name: "pvc-2", Parameters: "digest", Origin: "id-1"},
+		{Step: deleting, Name: "pvc-3", ID: "id-3", PV: pv, Parameters: "digest", OriginSnapshot: "snapshot-id"},
 	}
 	attached := attachment{
 		ID: "id-1", Node: "node-1", Origin: originOf(pv), Done: true, Device: "/dev/loop1", ReadOnly: true,
@@ -43,20 +43,20 @@ func TestWhatReleasesHaveWritten(t *testing.T) {
 	releasetest.Check(t, func(t *testing.T, dir string) {
 		t.Helper()
 		r := open(t, dir)
-		for name, row := range volumes {
-			require.NoError(t, r.state.volumes.put(name, row))
+		for _, v := range volumes {
+			require.NoError(t, r.state.volumes.Put(v.Name, v))
 		}
-		require.NoError(t, r.state.attachments.put("id-1/node-1", attached))
-		require.NoError(t, r.state.snapshots.put("snapshot-1", snapshot))
-		require.NoError(t, r.state.groups.put("group-1", saved))
+		require.NoError(t, r.state.attachments.Put("id-1/node-1", attached))
+		require.NoError(t, r.state.snapshots.Put("snapshot-1", snapshot))
+		require.NoError(t, r.state.groups.Put("group-1", saved))
 		require.NoError(t, r.close())
 	}, func(t *testing.T, dir string) {
 		t.Helper()
 		r := open(t, dir)
-		assert.Equal(t, volumes, r.state.volumes.rows)
-		assert.Equal(t, map[string]attachment{"id-1/node-1": attached}, r.state.attachments.rows)
-		assert.Equal(t, map[string]snapshotRecord{"snapshot-1": snapshot}, r.state.snapshots.rows)
-		assert.Equal(t, map[string]groupRecord{"group-1": saved}, r.state.groups.rows)
+		assert.Equal(t, volumes, r.state.volumes.All())
+		assert.Equal(t, []attachment{attached}, r.state.attachments.All())
+		assert.Equal(t, []snapshotRecord{snapshot}, r.state.snapshots.All())
+		assert.Equal(t, []groupRecord{saved}, r.state.groups.All())
 		require.NoError(t, r.close())
 	})
 }

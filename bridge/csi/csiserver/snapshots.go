@@ -15,6 +15,7 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/csispec"
 	"github.com/volumekit/volumekit/internal/outcome"
+	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -69,7 +70,7 @@ func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReq
 
 // create creates the snapshot, or returns the present state of an existing one.
 func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolumePlugin, r *csi.CreateSnapshotRequest) (volume.Snapshot, error) {
-	record, known := s.state.snapshots.get(r.GetName())
+	record, known := s.state.snapshots.Get(r.GetName())
 	if known && record.Step == deleting {
 		// A caller without this record knows no id with which to delete the snapshot.
 		if err := s.remove(ctx, plugin, record.Told.Handle); err != nil {
@@ -91,7 +92,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 			return volume.Snapshot{}, noSuchVolume(r.GetSourceVolumeId())
 		}
 		record = snapshotRecord{Step: making, Name: r.GetName(), Source: v.ID, PV: v.PV}
-		if err := s.state.snapshots.put(record.Name, record); err != nil {
+		if err := s.state.snapshots.Put(record.Name, record); err != nil {
 			return volume.Snapshot{}, volume.Transient(err)
 		}
 	}
@@ -106,7 +107,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 		return volume.Snapshot{}, err
 	}
 	record.Step, record.Told = made, told
-	if err := s.state.snapshots.put(record.Name, record); err != nil {
+	if err := s.state.snapshots.Put(record.Name, record); err != nil {
 		return volume.Snapshot{}, volume.Uncertain(err)
 	}
 	return told, nil
@@ -133,12 +134,12 @@ func (s *snapshots) take(
 
 // dropUnmade removes the record of an object that was not made. err must be about all attempts, or about the first. If
 // err is uncertain, the object may exist, and the record stays.
-func dropUnmade[T any](s *resolved, records *table[T], name string, err error) error {
+func dropUnmade[T any](s *resolved, records *record.Table[T], name string, err error) error {
 	if outcome.IsUncertain(err) {
 		return err
 	}
-	if removing := records.remove(name); removing != nil {
-		s.logger.Warn("the record of what was not made stays", "kind", records.kind, "name", name, "error", removing)
+	if removing := records.Remove(name); removing != nil {
+		s.logger.Warn("the record of what was not made stays", "name", name, "error", removing)
 	}
 	return err
 }
@@ -182,14 +183,14 @@ func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolum
 	before := record.Step
 	if known {
 		record.Step = deleting
-		if err := s.state.snapshots.put(record.Name, record); err != nil {
+		if err := s.state.snapshots.Put(record.Name, record); err != nil {
 			return volume.Transient(err)
 		}
 	}
 	err := plugin.DeleteSnapshot(ctx, id)
 	if known && leftAlone(err) {
 		record.Step = before
-		err = errors.Join(err, s.state.snapshots.put(record.Name, record))
+		err = errors.Join(err, s.state.snapshots.Put(record.Name, record))
 	}
 	if errors.Is(err, volume.ErrInfeasible) && outcome.ClassOf(err) == outcome.Final {
 		return status.Error(codes.InvalidArgument, err.Error()) // the code that the specification requires for a snapshot of a group
@@ -197,7 +198,7 @@ func (s *snapshots) delete(ctx context.Context, plugin volume.SnapshottableVolum
 	if err != nil || !known {
 		return err
 	}
-	if err := s.state.snapshots.remove(record.Name); err != nil {
+	if err := s.state.snapshots.Remove(record.Name); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil
@@ -327,15 +328,15 @@ type origins struct{ bySnapshot, byName map[string]string }
 
 func (s *snapshots) origins() origins {
 	o := origins{bySnapshot: map[string]string{}, byName: map[string]string{}}
-	for _, v := range s.state.volumes.where(func(v volumeRecord) bool { return v.PV != nil }) {
+	for _, v := range s.state.volumes.Where(func(v volumeRecord) bool { return v.PV != nil }) {
 		if name, err := s.plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(v.PV, false)); err == nil {
 			o.byName[name] = v.ID
 		}
 	}
-	for _, group := range s.state.groups.where(func(r groupRecord) bool { return r.Step != making }) {
+	for _, group := range s.state.groups.Where(func(r groupRecord) bool { return r.Step != making }) {
 		maps.Copy(o.bySnapshot, group.Origins)
 	}
-	for _, r := range s.state.snapshots.where(func(r snapshotRecord) bool { return r.Step != making }) {
+	for _, r := range s.state.snapshots.Where(func(r snapshotRecord) bool { return r.Step != making }) {
 		o.bySnapshot[r.Told.Handle] = r.Source
 	}
 	return o

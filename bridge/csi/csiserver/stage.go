@@ -87,7 +87,7 @@ type staged struct {
 
 // stage stages a volume that the caller has the lock of. Each step finds done what an earlier call has done.
 func (s *stager) stage(ctx context.Context, st staging, what staged) error {
-	before, known := s.runtime.stagings.get(st.ID)
+	before, known := s.runtime.stagings.Get(st.ID)
 	switch {
 	case known && before.Path != st.Path:
 		return status.Errorf(codes.FailedPrecondition, "volume %s is staged at %q: unstage it there first", volume.Quote(st.ID), before.Path)
@@ -100,7 +100,7 @@ func (s *stager) stage(ctx context.Context, st staging, what staged) error {
 		return err
 	}
 	if !known {
-		if err := s.runtime.stagings.put(st.ID, st); err != nil {
+		if err := s.runtime.stagings.Put(st.ID, st); err != nil {
 			return volume.Transient(err)
 		}
 	}
@@ -115,7 +115,7 @@ func (s *stager) stage(ctx context.Context, st staging, what staged) error {
 		return nil
 	}
 	st.Done = true
-	if err := s.runtime.stagings.put(st.ID, st); err != nil {
+	if err := s.runtime.stagings.Put(st.ID, st); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil
@@ -270,7 +270,7 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 }
 
 func (s *stager) unstageAt(ctx context.Context, id, path string) error {
-	st, ok := s.runtime.stagings.get(id)
+	st, ok := s.runtime.stagings.Get(id)
 	switch {
 	case !ok && s.attachesOnNode(): // staged before the machine was booted
 		return s.attachments.detachHere(ctx, id)
@@ -288,7 +288,7 @@ func (s *stager) unstageAt(ctx context.Context, id, path string) error {
 // unstage takes away what is staged, and then its record.
 func (s *stager) unstage(ctx context.Context, st staging) error {
 	st.Unstaging = true
-	if err := s.runtime.stagings.put(st.ID, st); err != nil {
+	if err := s.runtime.stagings.Put(st.ID, st); err != nil {
 		return volume.Transient(err)
 	}
 	if err := s.unmountDevice(ctx, st); err != nil {
@@ -302,7 +302,7 @@ func (s *stager) unstage(ctx context.Context, st staging) error {
 			return err
 		}
 	}
-	if err := s.runtime.stagings.remove(st.ID); err != nil {
+	if err := s.runtime.stagings.Remove(st.ID); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil
@@ -373,7 +373,7 @@ func (s *resolved) blockUnmapper(name string) (volume.BlockVolumeUnmapper, error
 
 // detachHere detaches a volume from this node, if it is on record that it is attached.
 func (s *attachments) detachHere(ctx context.Context, id string) error {
-	a, ok := s.state.attachments.get(attachmentKey(id, s.options.NodeName))
+	a, ok := s.state.attachments.Get(attachmentKey(id, s.options.NodeName))
 	if !ok {
 		return nil
 	}

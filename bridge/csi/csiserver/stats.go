@@ -29,8 +29,8 @@ func (n *node) placeOf(id, path string) (place, error) {
 	if path == "" {
 		return place{}, status.Error(codes.InvalidArgument, "volume_path is missing")
 	}
-	st, staged := n.runtime.stagings.get(id)
-	if p, ok := n.runtime.publications.get(publicationKey(id, uidOf(id, path))); ok && p.Done {
+	st, staged := n.runtime.stagings.Get(id)
+	if p, ok := n.runtime.publications.Get(publicationKey(id, uidOf(id, path))); ok && p.Done {
 		return place{staging: st, publication: &p}, nil
 	}
 	if staged && st.Done && !st.Unstaging && st.Path == path {

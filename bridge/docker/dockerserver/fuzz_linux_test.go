@@ -54,7 +54,7 @@ func FuzzRequests(f *testing.F) {
 				require.True(t, json.Valid(answer.Body.Bytes()), "%s: %s", path, answer.Body)
 			}
 		}
-		for _, row := range v.records.volumes.all() {
+		for _, row := range v.records.volumes.All() {
 			require.NoError(t, volume.CheckPathElement(row.Name))
 			require.NoError(t, volume.CheckPathElement(element(row.Name)))
 			require.False(t, strings.HasPrefix(row.Name, "."))
@@ -74,9 +74,9 @@ func fuzzedVolumes(t *testing.T, o Options) *volumes {
 	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})
 	require.NoError(t, plugins.InitPlugins(context.Background(), plugin))
 	records := &records{boot: "boot"} // not synced: the fuzzer makes many
-	records.volumes, err = openTable[volumeRecord](o.StateDir, record.Options{}, o.Logger)
+	records.state, records.volumes, err = openTable[volumeRecord](o, o.StateDir, record.Options{})
 	require.NoError(t, err)
-	records.uses, err = openTable[useRecord](o.RuntimeDir, record.Options{}, o.Logger)
+	records.runtime, records.uses, err = openTable[useRecord](o, o.RuntimeDir, record.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, records.close()) })
 	manager, err := volumemanager.New(plugins, volumemanager.Options{NoRecords: true, NoMountChecks: true})

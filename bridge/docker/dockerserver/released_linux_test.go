@@ -18,11 +18,11 @@ func TestWhatReleasesHaveWritten(t *testing.T) {
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "loop-block.volumekit.io", VolumeHandle: "data"}
 	source := v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/usr/share"}}
-	volumes := map[string]volumeRecord{
-		"data":  {Step: made, Name: "data", Options: "digest", PV: pv, Created: "2026-11-29T12:00:00Z"},
-		"share": {Step: made, Name: "share", Volume: &v1.Volume{Name: "share", VolumeSource: source}, Created: "2026-11-29T12:00:00Z"},
-		"new":   {Step: making, Name: "new", Options: "digest"},
-		"old":   {Step: deleting, Name: "old", Options: "digest", PV: pv, Created: "2026-11-29T12:00:00Z"},
+	volumes := []volumeRecord{
+		{Step: made, Name: "data", Options: "digest", PV: pv, Created: "2026-11-29T12:00:00Z"},
+		{Step: making, Name: "new", Options: "digest"},
+		{Step: deleting, Name: "old", Options: "digest", PV: pv, Created: "2026-11-29T12:00:00Z"},
+		{Step: made, Name: "share", Volume: &v1.Volume{Name: "share", VolumeSource: source}, Created: "2026-11-29T12:00:00Z"},
 	}
 	open := func(t *testing.T, dir string) *records {
 		t.Helper()
@@ -33,14 +33,14 @@ func TestWhatReleasesHaveWritten(t *testing.T) {
 	releasetest.Check(t, func(t *testing.T, dir string) {
 		t.Helper()
 		r := open(t, dir)
-		for name, row := range volumes {
-			require.NoError(t, r.volumes.put(name, row))
+		for _, v := range volumes {
+			require.NoError(t, r.volumes.Put(v.Name, v))
 		}
 		require.NoError(t, r.close())
 	}, func(t *testing.T, dir string) {
 		t.Helper()
 		r := open(t, dir)
-		assert.Equal(t, volumes, r.volumes.rows)
+		assert.Equal(t, volumes, r.volumes.All())
 		require.NoError(t, r.close())
 	})
 }

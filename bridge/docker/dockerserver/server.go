@@ -87,8 +87,8 @@ func (s *Server) run(ctx context.Context) (err error) {
 
 // resume adds the recorded volumes, and the pods of those in use, to the manager.
 func (s *volumes) resume(ctx context.Context) error {
-	for _, v := range s.records.volumes.all() {
-		_, used := s.records.uses.get(v.Name)
+	for _, v := range s.records.volumes.All() {
+		_, used := s.records.uses.Get(v.Name)
 		switch v.Step {
 		case making:
 			s.logger.Warn("a volume may have been made in part: create it again", "volume", v.Name)

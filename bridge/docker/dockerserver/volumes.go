@@ -63,7 +63,7 @@ func (s *volumes) create(ctx context.Context, r protocol.Creation) (protocol.Not
 
 func (s *volumes) createLocked(ctx context.Context, r protocol.Creation) error {
 	options := optionsDigest(r.Opts)
-	v, known := s.records.volumes.get(r.Name)
+	v, known := s.records.volumes.Get(r.Name)
 	switch {
 	case known && v.Step == deleting:
 		return fmt.Errorf("volume %s is being removed: remove it first: %w", volume.Quote(r.Name), volume.ErrInUse)
@@ -73,18 +73,18 @@ func (s *volumes) createLocked(ctx context.Context, r protocol.Creation) error {
 		return s.node.know(ctx, v)
 	}
 	v = volumeRecord{Step: making, Name: r.Name, Options: options}
-	if err := s.records.volumes.put(r.Name, v); err != nil {
+	if err := s.records.volumes.Put(r.Name, v); err != nil {
 		return volume.Transient(err)
 	}
 	spec, err := s.make(ctx, r)
 	if err != nil {
 		if (!known || refused(err)) && !outcome.IsUncertain(err) {
-			err = errors.Join(err, s.records.volumes.remove(r.Name))
+			err = errors.Join(err, s.records.volumes.Remove(r.Name))
 		}
 		return err
 	}
 	v.Step, v.PV, v.Volume, v.Created = made, spec.PersistentVolume, spec.Volume, time.Now().UTC().Format(time.RFC3339)
-	if err := s.records.volumes.put(r.Name, v); err != nil {
+	if err := s.records.volumes.Put(r.Name, v); err != nil {
 		return volume.Uncertain(err)
 	}
 	return s.node.know(ctx, v)
@@ -216,7 +216,7 @@ func (s *volumes) remove(ctx context.Context, r protocol.Name) (protocol.Nothing
 }
 
 func (s *volumes) removeLocked(ctx context.Context, name string) error {
-	v, ok := s.records.volumes.get(name)
+	v, ok := s.records.volumes.Get(name)
 	if !ok || v.Step == making {
 		return noSuchVolume(name)
 	}
@@ -237,12 +237,12 @@ func (s *volumes) removeLocked(ctx context.Context, name string) error {
 	if err := s.node.forget(ctx, v); err != nil {
 		return err
 	}
-	return s.records.volumes.remove(name)
+	return s.records.volumes.Remove(name)
 }
 
 // endUses removes the ids that Docker has forgotten: Docker does not remove a volume that it knows to be in use.
 func (s *volumes) endUses(v volumeRecord) error {
-	u, ok := s.records.uses.get(v.Name)
+	u, ok := s.records.uses.Get(v.Name)
 	if !ok {
 		return nil
 	}
@@ -250,7 +250,7 @@ func (s *volumes) endUses(v volumeRecord) error {
 		return fmt.Errorf("volume %s has %d uses on record: %w", volume.Quote(v.Name), len(u.IDs), err)
 	}
 	s.logger.Warn("uses of a volume that is removed are forgotten", "volume", v.Name, "use", u.IDs)
-	return s.records.uses.remove(v.Name)
+	return s.records.uses.Remove(v.Name)
 }
 
 // delete records the deletion and has the plugin delete the storage.
@@ -264,13 +264,13 @@ func (s *volumes) delete(ctx context.Context, v volumeRecord) error {
 		return err
 	}
 	v.Step = deleting
-	if err := s.records.volumes.put(v.Name, v); err != nil {
+	if err := s.records.volumes.Put(v.Name, v); err != nil {
 		return volume.Transient(err)
 	}
 	err = s.calls.Do(ctx, abandonable.Key{Path: v.Name}, deleter.Delete)
 	if errors.Is(err, volume.ErrInUse) && !outcome.IsUncertain(err) { // nothing of it was deleted
 		v.Step = made
-		return errors.Join(err, s.records.volumes.put(v.Name, v))
+		return errors.Join(err, s.records.volumes.Put(v.Name, v))
 	}
 	return err
 }
@@ -288,7 +288,7 @@ func (s *volumes) mount(ctx context.Context, r protocol.Use) (mounted protocol.M
 }
 
 func (s *volumes) mountLocked(ctx context.Context, r protocol.Use) (path string, err error) {
-	v, ok := s.records.volumes.get(r.Name)
+	v, ok := s.records.volumes.Get(r.Name)
 	switch {
 	case !ok || v.Step == making:
 		return "", noSuchVolume(r.Name)
@@ -330,14 +330,14 @@ func (s *volumes) unmount(ctx context.Context, r protocol.Use) (protocol.Nothing
 }
 
 func (s *volumes) unmountLocked(ctx context.Context, r protocol.Use) error {
-	v, ok := s.records.volumes.get(r.Name)
+	v, ok := s.records.volumes.Get(r.Name)
 	if !ok || v.Step == making {
 		return noSuchVolume(r.Name)
 	}
 	if err := s.dropUse(v, r.ID); err != nil {
 		return err
 	}
-	if _, used := s.records.uses.get(r.Name); used {
+	if _, used := s.records.uses.Get(r.Name); used {
 		return nil
 	}
 	return s.node.gone(ctx, v)
@@ -362,7 +362,7 @@ func (s *volumes) get(_ context.Context, r protocol.Name) (protocol.Got, error) 
 }
 
 func (s *volumes) known(name string) (protocol.Volume, error) {
-	v, ok := s.records.volumes.get(name)
+	v, ok := s.records.volumes.Get(name)
 	if !ok || v.Step == making {
 		return protocol.Volume{}, noSuchVolume(name)
 	}
@@ -374,7 +374,7 @@ func (s *volumes) known(name string) (protocol.Volume, error) {
 // list returns every volume, without those that are being created.
 func (s *volumes) list(context.Context, protocol.Nothing) (protocol.Listed, error) {
 	listed := protocol.Listed{Volumes: []protocol.Volume{}}
-	for _, v := range s.records.volumes.all() {
+	for _, v := range s.records.volumes.All() {
 		if v.Step != making {
 			listed.Volumes = append(listed.Volumes, s.shown(v))
 		}
@@ -383,6 +383,6 @@ func (s *volumes) list(context.Context, protocol.Nothing) (protocol.Listed, erro
 }
 
 func (s *volumes) shown(v volumeRecord) protocol.Volume {
-	u, _ := s.records.uses.get(v.Name)
+	u, _ := s.records.uses.Get(v.Name)
 	return protocol.Volume{Name: v.Name, Mountpoint: u.Path, CreatedAt: v.Created}
 }
