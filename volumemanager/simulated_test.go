@@ -75,19 +75,23 @@ var (
 	_ sim.Restarter    = (*simulated)(nil)
 )
 
-// inTurn lets operations begin one after the other, each when all that was going on has come to rest: those that end at once
-// would otherwise race with the workers that begin others beside them.
-type inTurn struct{ *sim.Process }
+// inTurn delays the begin of each operation until the goroutines that run are blocked: operations that end at once would
+// otherwise race with the workers that begin others at the same time.
+type inTurn struct {
+	operationexecutor.Observer
+
+	p *sim.Process
+}
 
 // OperationStarted implements operationexecutor.Observer. The time is the bubble's.
 func (o inTurn) OperationStarted(info operationexecutor.OperationInfo) {
 	time.Sleep(o.turn(info))
-	o.Process.OperationStarted(info)
+	o.Observer.OperationStarted(info)
 }
 
 // turn is another one for each operation that may run beside others.
 func (o inTurn) turn(info operationexecutor.OperationInfo) time.Duration {
-	turn := 1 + 8*slices.Index(o.Volumes(), o.Inner(info.VolumeName))
+	turn := 1 + 8*slices.Index(o.p.Volumes(), o.p.Inner(info.VolumeName))
 	if pod := string(info.PodName); pod != "" {
 		turn += int(pod[len(pod)-1] - '0')
 	}
@@ -150,7 +154,7 @@ func (c *simulatedCluster) claim(spec *volume.Spec, grows bool) {
 func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 	n.t.Helper()
 	for _, v := range p.Volumes() {
-		n.claim(p.Spec(v), p.Volume(v).Grows)
+		n.claim(p.Spec(v), p.Volume(v).Expands)
 	}
 	s := &simulated{
 		node: n, p: p, belief: sim.NewBelief(),
@@ -236,7 +240,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	n.t.Helper()
 	p := s.p
 	o := Options{
-		Store: s.status, Mounter: p, Observer: inTurn{p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
+		Store: s.status, Mounter: p, Observer: inTurn{Observer: p.Observer(), p: p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
 		// What is left out of a wait at random would be another wait each time.
 		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
@@ -269,8 +273,8 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	return m
 }
 
-// Grow implements sim.Grower: it is what the control plane does.
-func (s *simulated) Grow(name string, size int) {
+// Expand implements sim.Expander.
+func (s *simulated) Expand(name string, size int) {
 	ctx, given := s.node.t.Context(), v1.ResourceList{v1.ResourceStorage: sim.Size(size)}
 	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, s.node.store, "default", name)
 	must(err)

@@ -191,7 +191,7 @@ func takesTheStorageForTheVolume(m *Manager) {
 // ofGrowth is a world in which one volume grows.
 func ofGrowth(c *sim.Config) {
 	c.WithController, c.Nodes, c.Sick, c.Broken = false, []string{"n1"}, "", ""
-	c.Volumes = []sim.Volume{{Name: "v1", Attachable: true, Stageable: true, Grows: true, Mode: "ReadWriteOnce"}}
+	c.Volumes = []sim.Volume{{Name: "v1", Attachable: true, Stageable: true, Expands: true, Mode: "ReadWriteOnce"}}
 	c.Pods = []sim.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}}
 }
 

@@ -31,7 +31,7 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 	}
 	for i, v := range c.Volumes {
 		c.Volumes[i].Reusable = v.Reusable || reuses && !v.Block && !v.Attachable && !v.Stageable && !v.Remountable
-		c.Volumes[i].Grows = v.Grows || !c.WithController && v.Attachable && !v.Block && random.IntN(2) == 0
+		c.Volumes[i].Expands = v.Expands || !c.WithController && v.Attachable && !v.Block && random.IntN(2) == 0
 	}
 	return simulatedScenario(c, o, bug), source
 }

@@ -84,7 +84,7 @@ func (c *controller) recover() {
 // ExecutorOptions returns the options of an executor in a world.
 func ExecutorOptions(p *world.Process) operationexecutor.ExecutorOptions {
 	return operationexecutor.ExecutorOptions{
-		Observer: p,
+		Observer: p.Observer(),
 		// A random part of a wait would differ between runs of one seed.
 		Backoff: operationexecutor.Backoff{Max: world.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{

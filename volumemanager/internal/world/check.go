@@ -77,7 +77,7 @@ func (s safety) checkBelief(p *Process) {
 	b := s.beliefs[p.node]
 	if p.node == Controller || !s.config.WithController {
 		s.compare(b.Attached, s.attached, p, func(at At) bool {
-			return p.runs(at, operationexecutor.OpAttach, operationexecutor.OpDetach)
+			return p.operations.runs(at, operationexecutor.OpAttach, operationexecutor.OpDetach)
 		}, "attached")
 	}
 	if p.node == Controller {
@@ -87,10 +87,10 @@ func (s safety) checkBelief(p *Process) {
 		return
 	}
 	s.compare(b.Staged, s.staged, p, func(at At) bool {
-		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmountDevice, operationexecutor.OpMap, operationexecutor.OpUnmapDevice)
+		return p.operations.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmountDevice, operationexecutor.OpMap, operationexecutor.OpUnmapDevice)
 	}, "staged")
 	s.compare(b.Mounted, s.mounted, p, func(at At) bool {
-		return p.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmount, operationexecutor.OpMap, operationexecutor.OpUnmap)
+		return p.operations.runs(at, operationexecutor.OpMount, operationexecutor.OpUnmount, operationexecutor.OpMap, operationexecutor.OpUnmap)
 	}, "set up")
 	pods := map[string]string{}
 	for at, state := range b.Mounted {
@@ -107,17 +107,6 @@ func (s safety) checkBelief(p *Process) {
 
 // knows reports whether a process should know of an effect: the controller of all.
 func (p *Process) knows(at At) bool { return p.node == Controller || p.node == at.Node }
-
-// runs reports whether an operation of one of the kinds runs for at, which is not the whole volume unless it has no pod.
-func (p *Process) runs(at At, kinds ...operationexecutor.OperationKind) bool {
-	for r := range p.running {
-		same := r.at.Volume == at.Volume && (r.at.Node == at.Node) && (at.Pod == "" || r.at.Pod == at.Pod)
-		if same && slices.Contains(kinds, r.kind) {
-			return true
-		}
-	}
-	return false
-}
 
 // compare holds S2 of one kind of effect, as far as p should know it. What an operation is changing may be either.
 func (s safety) compare(believed map[At]State, truth map[At]bool, p *Process, changing func(At) bool, what string) {
@@ -159,11 +148,11 @@ func (s safety) checkCall(f *pluginCall, b Belief) {
 	state := b.Mounted[f.at]
 	switch f.name {
 	case "SetUp", "MapDevice", "MapPodDevice":
-		if state == Absent && !f.process.runs(f.at, operationexecutor.OpMount, operationexecutor.OpMap) {
+		if state == Absent && !f.process.operations.runs(f.at, operationexecutor.OpMount, operationexecutor.OpMap) {
 			s.broken("S2", "%s has not returned, and it is believed not to be set up", f.label)
 		}
 	case "TearDown", "UnmapDevice", "UnmapPodDevice":
-		if state != Uncertain && !f.process.runs(f.at, operationexecutor.OpUnmount, operationexecutor.OpUnmap) {
+		if state != Uncertain && !f.process.operations.runs(f.at, operationexecutor.OpUnmount, operationexecutor.OpUnmap) {
 			s.broken("S2", "%s has not returned, and it is believed %v", f.label, state)
 		}
 	case "UnmountDevice", "TearDownDevice", "RemoveMapPath":
@@ -196,8 +185,8 @@ func (s safety) checkReady() {
 			if s.outlived[at] {
 				s.broken("S13", "%s is said to be ready, and %v is that of the pod before", pod.Name, at)
 			}
-			if !s.used[at] && s.isSmall(at, s.promise[at]) {
-				s.broken("S12", "%s is said to be ready, and %v is smaller than it was given", pod.Name, at)
+			if !s.used[at] && s.isTooSmall(at, s.promised[at]) {
+				s.broken("S12", "%s is said to be ready, and %v is smaller than was requested", pod.Name, at)
 			}
 			s.used[at] = true
 		}

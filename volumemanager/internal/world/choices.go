@@ -24,7 +24,7 @@ const (
 	verbCancel  = "cancel"  // the context of the operations of a node ends
 	verbUnmount = "unmount" // another program unmounts
 	verbSleep   = "sleep"   // time passes
-	verbGrow    = "grow"    // the control plane expands a volume
+	verbExpand  = "grow"    // the control plane expands a volume
 )
 
 // lost is the detail of a stop with enough time to abandon the calls that do not return.
@@ -34,7 +34,7 @@ const lost = "lost"
 var weights = map[string]int{
 	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
 	verbRelease: 4, verbReport: 15, verbVerify: 3,
-	verbGrow: 10, verbStop: 4,
+	verbExpand: 10, verbStop: 4,
 }
 
 // Choices implements simulation.World.
@@ -67,7 +67,7 @@ func (w *World) Choices() []simulation.Choice {
 		}
 	}
 	o.offerUnmounts()
-	o.offerGrowth()
+	o.offerExpansions()
 	for _, d := range w.config.Faults.Sleeps {
 		o.offer(verbSleep, d.String())
 	}
@@ -256,15 +256,15 @@ func (w *World) Do(step simulation.Step) bool {
 func (w *World) do(step simulation.Step) bool {
 	switch step.Verb {
 	case verbAdd, verbRemove:
-		return w.wish(step.Subject, step.Verb == verbAdd)
+		return w.setWanted(step.Subject, step.Verb == verbAdd)
 	case verbRelease:
 		return w.calls.Release(step.Subject, step.Detail)
 	case verbUnmount:
 		return w.unmount(parseAt(step.Subject))
 	case verbUpdate:
 		return w.updatePod(step.Subject)
-	case verbGrow:
-		return w.grow(step.Subject)
+	case verbExpand:
+		return w.expand(step.Subject)
 	case verbSleep:
 		d, err := time.ParseDuration(step.Subject)
 		if err == nil {
@@ -308,8 +308,8 @@ func (w *World) doNode(step simulation.Step) bool {
 	return true
 }
 
-// wish adds or removes a pod; it returns false if nothing changes.
-func (w *World) wish(name string, wanted bool) bool { //nolint:revive // It handles two verbs.
+// setWanted adds or removes a pod. It returns false if nothing changes.
+func (w *World) setWanted(name string, wanted bool) bool { //nolint:revive // It handles two verbs.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pods[name] == nil || w.desired[name] == wanted {

@@ -45,8 +45,8 @@ type Volume struct {
 	Stageable bool
 	// Block says that it is a device that is mapped for pods; it must be attached or staged.
 	Block bool
-	// Grows says that the control plane may give it more, which its node has to make use of.
-	Grows bool
+	// Expands says that the control plane may expand it, and that its node must then expand it too.
+	Expands bool
 	// Remountable says that it is set up again at each update of a pod.
 	Remountable bool
 	// Reusable says that a set-up changes nothing where one has succeeded before; for one that is neither attached, staged nor
@@ -174,10 +174,10 @@ type StatusWriter interface {
 	WritesStatus() bool
 }
 
-// Grower is an [Engine] that can be told what the control plane does.
-type Grower interface {
-	// Grow gives a volume a size, and has its claim ask the node to make use of it.
-	Grow(volume string, size int)
+// Expander is an [Engine] in whose world the control plane expands volumes.
+type Expander interface {
+	// Expand writes a larger size into a volume and its claim, as the control plane does. The node must then expand the volume.
+	Expand(volume string, size int)
 }
 
 // At is an effect: a volume that is attached to a node or staged there, or, with a pod, set up for it.

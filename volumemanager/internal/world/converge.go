@@ -32,8 +32,8 @@ func (w *World) Converge() error { return convergence{w}.run() }
 type convergence struct{ *World }
 
 func (c convergence) run() error {
-	c.make()
-	if err := c.succeed(); err != nil {
+	c.removeConflicts()
+	if err := c.awaitEnded(); err != nil {
 		return err
 	}
 	if err := c.becomeReady(); err != nil {
@@ -46,7 +46,7 @@ func (c convergence) run() error {
 		return err
 	}
 	for _, pod := range c.config.Pods {
-		c.wish(pod.Name, false)
+		c.setWanted(pod.Name, false)
 	}
 	if err := c.settle("nothing"); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (c convergence) run() error {
 	return c.stop()
 }
 
-// make makes the desired state possible, if several pods need a volume that only one can have.
-func (c convergence) make() {
+// removeConflicts removes pods until the desired state is possible: no two pods need a volume that only one can have.
+func (c convergence) removeConflicts() {
 	c.trace.Step("faults stop")
 	c.mu.Lock()
 	var stay []Pod
@@ -74,7 +74,7 @@ func (c convergence) make() {
 	}
 	c.mu.Unlock()
 	for _, name := range others {
-		c.wish(name, false)
+		c.setWanted(name, false)
 	}
 }
 
@@ -107,7 +107,7 @@ func (c convergence) becomeReady() error {
 	until := time.Now().Add(bound)
 	before := c.callsMade()
 	for {
-		if err := c.calm(c.verdictWithTrouble); err != nil {
+		if err := c.runUntilIdle(c.faultyVerdict); err != nil {
 			return err
 		}
 		missing := c.missing()
@@ -119,9 +119,9 @@ func (c convergence) becomeReady() error {
 		}
 		c.sleep(pause)
 	}
-	for range c.troubled() {
+	for range c.faultyPauses() {
 		c.sleep(pause)
-		if err := c.calm(c.verdictWithTrouble); err != nil {
+		if err := c.runUntilIdle(c.faultyVerdict); err != nil {
 			return err
 		}
 	}
@@ -134,8 +134,8 @@ func (c convergence) becomeReady() error {
 	return nil
 }
 
-// troubled is the number of pauses for which the others are checked while a call hangs or fails; zero if none does.
-func (c convergence) troubled() int {
+// faultyPauses returns for how many pauses the healthy pods are checked while a call hangs or fails; zero if none does.
+func (c convergence) faultyPauses() int {
 	if c.config.Sick == "" && c.config.Broken == "" {
 		return 0
 	}
@@ -151,9 +151,9 @@ func (c convergence) size() int {
 	return n
 }
 
-// calm kicks all programs. It lets calls continue with the verdict that of returns, or leaves a call waiting if of
+// runUntilIdle kicks all programs. It lets calls continue with the verdict that of returns, or leaves a call waiting if of
 // returns none, until nothing more happens at this time.
-func (c convergence) calm(of func(call simulation.Call) string) error {
+func (c convergence) runUntilIdle(of func(call simulation.Call) string) error {
 	c.resync()
 	for range 60 * c.size() {
 		c.kickAll()
@@ -185,8 +185,8 @@ func isWrite(call simulation.Call) bool {
 	return slices.Contains([]string{"Intend", "Conclude", "Record", "WriteStatus", "WriteInUse", "SeeStatus"}, call.Name)
 }
 
-// verdictWithTrouble leaves the calls of the sick volume waiting and fails the set-ups of the broken pod.
-func (c convergence) verdictWithTrouble(call simulation.Call) string {
+// faultyVerdict leaves the calls of the sick volume waiting and fails the set-ups of the broken pod.
+func (c convergence) faultyVerdict(call simulation.Call) string {
 	at := atOf(call)
 	switch {
 	case isWrite(call):
@@ -206,8 +206,8 @@ func (c convergence) missing() []string {
 		c.mu.Lock()
 		wanted := c.desired[pod.Name]
 		c.mu.Unlock()
-		troubled := pod.Name == c.config.Broken || slices.Contains(pod.Volumes, c.config.Sick)
-		if wanted && !troubled && !c.engines[pod.Node].Belief().Ready[pod.Name] {
+		faulty := pod.Name == c.config.Broken || slices.Contains(pod.Volumes, c.config.Sick)
+		if wanted && !faulty && !c.engines[pod.Node].Belief().Ready[pod.Name] {
 			names = append(names, pod.Name)
 		}
 	}
@@ -219,7 +219,7 @@ func (c convergence) missing() []string {
 func (c convergence) settle(what string) error {
 	before, until := c.callsMade(), time.Now().Add(bound)
 	for {
-		if err := c.calm(always); err != nil {
+		if err := c.runUntilIdle(always); err != nil {
 			return err
 		}
 		err := c.difference()
@@ -241,13 +241,13 @@ func (c convergence) settle(what string) error {
 // stayQuiet checks L5: no call is made while nothing changes.
 func (c convergence) stayQuiet() error {
 	c.sleep(MaxBackoff) // A failed refresh may still wait.
-	if err := c.calm(always); err != nil {
+	if err := c.runUntilIdle(always); err != nil {
 		return err
 	}
 	before := c.callsMade()
 	for range 5 {
 		c.sleep(time.Minute)
-		if err := c.calm(always); err != nil {
+		if err := c.runUntilIdle(always); err != nil {
 			return err
 		}
 	}
@@ -303,7 +303,7 @@ func (c convergence) difference() error {
 		c.misplaced("staged", c.staged, staged),
 		c.misplaced("set up", c.mounted, mounted),
 		c.outdated(mounted),
-		c.small(mounted),
+		c.tooSmall(mounted),
 		c.stillRunning(),
 		c.leftOnRecord(attached, staged, mounted),
 	)
@@ -348,7 +348,7 @@ func (c convergence) outdated(mounted map[At]bool) error {
 // stillRunning returns a node on which operations run.
 func (c convergence) stillRunning() error {
 	for _, node := range c.nodes {
-		if len(c.processes[node].running) > 0 {
+		if len(c.processes[node].operations.running) > 0 {
 			return &RuleError{Rule: "L1", Text: "operations of " + node + " still run"}
 		}
 	}

@@ -7,7 +7,7 @@
 // The truth is the state of the storage and the kernels: [World] holds it, and it survives everything but a reboot. A
 // program under test, an [Engine], runs on one node, or, in a world with a controller, on the controller, which is the
 // node [Controller]. Each of its lives is a [Process]: all its requests to the outside go through it, and have no
-// effect after it was killed. The orchestrator's wish is the set of pods.
+// effect after it was killed. The desired state is the set of pods that the orchestrator wants.
 //
 // A call of the plugin waits for the driver at most twice: before its effect, and, if its answer is lost, after it. A
 // call of the journal waits before it writes. So a program can be killed before and after each of its effects.
@@ -24,7 +24,7 @@
 //	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, but for S13, no unstaging and no detach of the
 //	     node's own while one of its pods wants the volume, no set-up that fails unmounts it
 //	S8   a volume for one node is attached to one, a volume for one pod is set up for one, uncertain ones counted
-//	S12  a pod that is said to be ready has its volumes, with the size that they had been given before
+//	S12  a pod that is said to be ready has its volumes, with the size that was requested before
 //	S13  what was set up for a pod that was removed is not for one that comes again: it is torn down before a mount begins
 //	     and before that one is said to be ready
 //	L1   what is wanted is there, with its size

@@ -161,7 +161,7 @@ func (k recordKey) compare(other recordKey) int {
 
 // recordOf returns what is on record of an effect, or nil: of an attachment with the one who makes it. The lock is held.
 func (w *World) recordOf(at At, attachment bool) *Record { //nolint:revive // An attachment is recorded elsewhere.
-	key := recordKey{name: w.uniqueName(w.volumes[at.Volume], at.Pod)}
+	key := recordKey{name: uniqueName(w.volumes[at.Volume], at.Pod)}
 	if attachment && w.config.WithController {
 		key.node = at.Node
 		return w.records[Controller][key]

@@ -15,39 +15,35 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Process is one life of a process on a node, from its start until it is killed; programs may end and begin in it. It is the
-// program's journal and its observer, and tells it what the orchestrator wishes.
+// Process is one life of a process on a node, from its start until it is killed. Several programs may run in it, one after
+// the other. It is the program's journal and block mapper, and tells the program which pods the orchestrator wants.
 type Process struct {
+	*configuration
+
 	world   *World
 	node    string
 	plugins *volume.VolumePluginMgr
 
-	// What follows is guarded by the world's lock.
-	dead    bool
-	ctx     context.Context //nolint:containedctx // It is the one of the operations that are begun now.
-	cancel  context.CancelFunc
-	running map[running]int
+	// The world's lock guards the fields below.
+	dead       bool
+	ctx        context.Context //nolint:containedctx // The context of the operations that begin now.
+	cancel     context.CancelFunc
+	operations operations
 }
 
 var (
 	_ operationexecutor.Journal     = (*Process)(nil)
-	_ operationexecutor.Observer    = (*Process)(nil)
 	_ operationexecutor.NodeReader  = (*Process)(nil)
 	_ operationexecutor.MountPoints = (*Process)(nil)
 )
-
-// running is an operation that runs.
-type running struct {
-	kind operationexecutor.OperationKind
-	at   At
-}
 
 func (w *World) newProcess(node string) (*Process, error) {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: "/var/lib/" + node, NodeName: types.NodeName(node)})
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{world: w, node: node, plugins: volume.NewVolumePluginMgr(host), running: map[running]int{}}
+	p := &Process{configuration: w.configuration, world: w, node: node, plugins: volume.NewVolumePluginMgr(host)}
+	p.operations = operations{process: p, running: map[operation]int{}}
 	p.renew(w.options.Context)
 	return p, p.plugins.InitPlugins(w.options.Context, &plugin{process: p})
 }
@@ -67,6 +63,9 @@ func (p *Process) Boot() int {
 
 // Plugins returns the registry of the process.
 func (p *Process) Plugins() *volume.VolumePluginMgr { return p.plugins }
+
+// Observer returns the observer of the program's operations.
+func (p *Process) Observer() operationexecutor.Observer { return &p.operations }
 
 // Context returns the context for an operation that is begun now.
 func (p *Process) Context() context.Context {
@@ -88,12 +87,12 @@ func (p *Process) Records() []Record {
 	return records
 }
 
-// Wanted returns the pods that the orchestrator wishes on a node, by name.
+// Wanted returns the pods that the orchestrator wants on a node, by name.
 func (p *Process) Wanted(node string) []Pod {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	var pods []Pod
-	for _, pod := range p.world.config.Pods {
+	for _, pod := range p.config.Pods {
 		if pod.Node == node && p.world.desired[pod.Name] {
 			pods = append(pods, pod)
 		}
@@ -101,35 +100,12 @@ func (p *Process) Wanted(node string) []Pod {
 	return pods
 }
 
-// Volumes returns the names of all volumes.
-func (p *Process) Volumes() []string {
-	names := make([]string, 0, len(p.world.config.Volumes))
-	for _, v := range p.world.config.Volumes {
-		names = append(names, v.Name)
-	}
-	return names
-}
-
-// Spec returns the spec of a volume.
-func (p *Process) Spec(name string) *volume.Spec { return p.world.specs[name] }
-
-// Volume returns what a volume is.
-func (p *Process) Volume(name string) Volume { return p.world.volumes[name] }
-
 // Pod returns the object of a pod: another one after each update.
 func (p *Process) Pod(name string) *v1.Pod {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	return p.world.pods[name]
 }
-
-// UniqueName returns the unique name of a volume for a pod.
-func (p *Process) UniqueName(name, pod string) v1.UniqueVolumeName {
-	return p.world.uniqueName(p.world.volumes[name], pod)
-}
-
-// Inner returns the name of a volume by its unique name.
-func (p *Process) Inner(name v1.UniqueVolumeName) string { return p.world.inner[name] }
 
 // IsMountPoint reports whether something is mounted at a path of this node.
 func (p *Process) IsMountPoint(_ context.Context, path string) (bool, error) {
@@ -178,11 +154,11 @@ func (p *Process) LastMount(path string) (Mount, bool) {
 // at returns what a path is for.
 func (p *Process) at(path string) (At, bool) {
 	host := p.plugins.Host()
-	for _, v := range p.world.config.Volumes {
+	for _, v := range p.config.Volumes {
 		if path == host.GetPluginDir(PluginName)+"/mounts/"+v.Name {
 			return At{Node: p.node, Volume: v.Name}, true
 		}
-		for _, pod := range p.world.config.Pods {
+		for _, pod := range p.config.Pods {
 			if path == host.GetPodVolumeDir(types.UID(pod.Name), PluginName, v.Name) {
 				return At{Node: p.node, Volume: v.Name, Pod: pod.Name}, true
 			}
@@ -250,37 +226,6 @@ func (p *Process) WriteInUse(write func() ([]v1.UniqueVolumeName, error)) error 
 // AwaitSight waits until this node may see what its status has become. False says that it has lost sight of it.
 func (p *Process) AwaitSight() bool { return p.park("SeeStatus", "SeeStatus:"+p.node) == OK }
 
-// Nodes returns the names of all nodes.
-func (p *Process) Nodes() []string { return p.world.config.Nodes }
-
-// HasController reports whether a controller attaches.
-func (p *Process) HasController() bool { return p.world.config.WithController }
-
-// OperationStarted implements operationexecutor.Observer.
-func (p *Process) OperationStarted(o operationexecutor.OperationInfo) {
-	w := p.world
-	w.change(func() {
-		if p.dead {
-			return
-		}
-		r := p.runningOf(o)
-		p.running[r]++
-		w.note("begin %s %v", o.Kind, r.at)
-		if o.Kind == operationexecutor.OpMount || o.Kind == operationexecutor.OpMap {
-			w.mountBegins(r.at)
-		}
-		if o.Kind == operationexecutor.OpMount {
-			w.promise[r.at] = w.given[r.at.Volume]
-		}
-		if (o.Kind == operationexecutor.OpUnmount || o.Kind == operationexecutor.OpUnmap) && w.desired[r.at.Pod] && !w.outlived[r.at] {
-			w.broken("S5", "%v is being taken from a pod that is wanted", r.at)
-		}
-		if pod := w.userOf(r.at); releases[o.Kind] && p.node == r.at.Node && pod != "" {
-			w.broken("S5", "%s of %v begins, and %s is wanted and uses it", o.Kind, r.at, pod)
-		}
-	})
-}
-
 // mountBegins holds S13. The lock is held.
 func (w *World) mountBegins(at At) {
 	if w.outlived[at] && w.mounted[at] {
@@ -293,7 +238,7 @@ func (w *World) mountBegins(at At) {
 // comes again.
 func (p *Process) Removed(pod string) {
 	p.world.change(func() {
-		for _, v := range p.world.config.Volumes {
+		for _, v := range p.config.Volumes {
 			p.world.outlived[At{Node: p.node, Volume: v.Name, Pod: pod}] = true
 		}
 	})
@@ -323,31 +268,6 @@ func (w *World) userOf(at At) string {
 		}
 	}
 	return ""
-}
-
-// OperationStepped implements operationexecutor.Observer.
-func (p *Process) OperationStepped(operationexecutor.OperationInfo, operationexecutor.Step) {}
-
-// OperationFinished implements operationexecutor.Observer.
-func (p *Process) OperationFinished(o operationexecutor.OperationInfo, result operationexecutor.Result) {
-	p.world.change(func() {
-		if p.dead {
-			return
-		}
-		r := p.runningOf(o)
-		if p.running[r]--; p.running[r] == 0 {
-			delete(p.running, r)
-		}
-		p.world.note("end %s %v: %v", o.Kind, r.at, result.Class)
-	})
-}
-
-func (p *Process) runningOf(o operationexecutor.OperationInfo) running {
-	at := At{Node: p.node, Volume: p.world.inner[o.VolumeName], Pod: string(o.PodName)}
-	if o.NodeName != "" {
-		at.Node = string(o.NodeName)
-	}
-	return running{kind: o.Kind, at: at}
 }
 
 func (p *Process) isDead() bool {
@@ -391,7 +311,7 @@ func (p *Process) call(ctx context.Context, name string, at At, e effect) error 
 	}
 	defer p.world.endCall(e.call)
 	verdict := OK
-	if name != "WaitForAttach" || !p.world.config.Faults.Quiet {
+	if name != "WaitForAttach" || !p.config.Faults.Quiet {
 		verdict = p.park(name, e.call.label)
 	}
 	return p.end(ctx, e, verdict)

@@ -38,9 +38,9 @@ func (w *World) stopProgram(node, how string) bool {
 	return true
 }
 
-// succeed checks L4 for ended programs: they return while calls of the plugin hang, and when those have returned too,
-// others start in their processes.
-func (c convergence) succeed() error {
+// awaitEnded checks L4 for programs that were ended: they return while calls of the plugin hang, and when those have returned
+// too, other programs start in their processes.
+func (c convergence) awaitEnded() error {
 	if err := c.await(Ending, "has not returned beside calls that hang", onlyWrites); err != nil {
 		return err
 	}
@@ -55,24 +55,24 @@ func onlyWrites(call simulation.Call) string {
 	return ""
 }
 
-// await lets calls continue with the verdict that of returns, until no program lives like this.
+// await lets calls continue with the verdict that of returns, until no program is in this state.
 func (c convergence) await(life Life, what string, of func(simulation.Call) string) error {
 	for until := time.Now().Add(bound); ; c.sleep(pause) {
-		node := c.livesLike(life)
+		node := c.nodeIn(life)
 		if node == "" {
 			return nil
 		}
 		if !time.Now().Before(until) {
 			return &RuleError{Rule: "L4", Text: "the program of " + node + " was ended and " + what}
 		}
-		if err := c.calm(of); err != nil {
+		if err := c.runUntilIdle(of); err != nil {
 			return err
 		}
 	}
 }
 
-// livesLike returns a node whose program lives like this, or "".
-func (c convergence) livesLike(life Life) string {
+// nodeIn returns a node whose program is in this state, or "".
+func (c convergence) nodeIn(life Life) string {
 	for _, node := range c.nodes {
 		if r := c.restarter(node); r != nil && r.Life() == life {
 			return node

@@ -8,27 +8,19 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/internal/simulation"
-	"github.com/volumekit/volumekit/volume"
 )
 
 // World is a set of nodes, volumes and pods. Make it with [New]; [World.Close] ends it. Only one goroutine, the
 // driver's, calls its methods.
 type World struct {
-	config  Config
+	*configuration
+
 	options Options
 	trace   *simulation.Trace
 	calls   simulation.Calls
 	began   time.Time
-
-	// The fields below do not change.
-	volumes map[string]Volume
-	specs   map[string]*volume.Spec
-	inner   map[v1.UniqueVolumeName]string
-	owners  map[v1.UniqueVolumeName]string // the pod of a volume that pods do not share
-	nodes   []string                       // with the controller
 
 	// Only the driver uses the fields below.
 	engines   map[string]Engine
@@ -48,13 +40,7 @@ type World struct {
 	// updates counts the updates of each pod. refreshed is that count at the begin of the last successful set-up.
 	updates   map[string]int
 	refreshed map[At]int
-	// given is the size that the control plane has added to a volume, grown the part of it that a node has expanded to,
-	// and promised the value of given when a mount began. refused says why a node need not expand a volume: never to
-	// this size, or not while it is used.
-	given   map[string]int
-	grown   map[At]int
-	promise map[At]int
-	refused map[string]string
+	sizes
 	// inUse and reported are the status of each node: its volumes in use, and its volumes attached.
 	inUse    map[string][]v1.UniqueVolumeName
 	reported map[string]map[v1.UniqueVolumeName]string
@@ -68,33 +54,19 @@ type World struct {
 // New returns a world without attachments and pods, with all programs started.
 func New(config Config, options Options) (*World, error) {
 	w := &World{
-		config: config, options: options, trace: options.Trace, began: time.Now(), nodes: slices.Clone(config.Nodes),
-		volumes: map[string]Volume{}, specs: map[string]*volume.Spec{}, pods: map[string]*v1.Pod{},
-		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
+		configuration: newConfiguration(config), options: options, trace: options.Trace, began: time.Now(),
+		pods: map[string]*v1.Pod{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
 		truth: truth{
 			attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, mountIDs: map[At]uint64{}, parts: map[At]part{}, foreign: map[At]bool{},
 		},
 		journals: journals{records: map[string]map[recordKey]*Record{}, stale: map[string]bool{}, misled: map[string]bool{}},
 		used:     map[At]bool{}, outlived: map[At]bool{}, desired: map[string]bool{}, updates: map[string]int{}, refreshed: map[At]int{},
 		inUse: map[string][]v1.UniqueVolumeName{}, reported: map[string]map[v1.UniqueVolumeName]string{},
-		given: map[string]int{}, grown: map[At]int{}, promise: map[At]int{}, refused: map[string]string{},
+		sizes:       sizes{requested: map[string]int{}, expanded: map[At]int{}, promised: map[At]int{}, refused: map[string]string{}},
 		pluginCalls: map[*pluginCall]bool{},
-	}
-	for _, v := range config.Volumes {
-		w.volumes[v.Name], w.specs[v.Name] = v, specOf(v)
-		w.inner[w.uniqueName(v, "")] = v.Name
-		for _, p := range config.Pods {
-			w.inner[w.uniqueName(v, p.Name)] = v.Name
-			if !v.shared() {
-				w.owners[w.uniqueName(v, p.Name)] = p.Name
-			}
-		}
 	}
 	for _, p := range config.Pods {
 		w.pods[p.Name] = w.podObject(p)
-	}
-	if config.WithController {
-		w.nodes = append(w.nodes, Controller)
 	}
 	for _, node := range w.nodes {
 		w.records[node] = map[recordKey]*Record{}
@@ -103,26 +75,6 @@ func New(config Config, options Options) (*World, error) {
 		}
 	}
 	return w, nil
-}
-
-func specOf(v Volume) *volume.Spec {
-	pv := &v1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: v.Name},
-		Spec:       v1.PersistentVolumeSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.PersistentVolumeAccessMode(v.Mode)}},
-	}
-	if v.Block {
-		block := v1.PersistentVolumeBlock
-		pv.Spec.VolumeMode = &block
-	}
-	return volume.NewSpecFromPersistentVolume(pv, false)
-}
-
-// uniqueName returns the same name as VolumePluginMgr.UniqueVolumeName.
-func (w *World) uniqueName(v Volume, pod string) v1.UniqueVolumeName {
-	if v.shared() || pod == "" {
-		return volume.GetUniqueVolumeName(PluginName, v.Name)
-	}
-	return volume.GetUniqueVolumeName(PluginName, "pods/"+pod+"/"+v.Name)
 }
 
 // start starts the program on a node.
@@ -144,7 +96,7 @@ func (w *World) kill(node string) {
 	p := w.processes[node]
 	w.change(func() {
 		p.dead = true
-		p.running = map[running]int{}
+		clear(p.operations.running)
 		for f := range w.pluginCalls {
 			if f.process == p {
 				delete(w.pluginCalls, f)
