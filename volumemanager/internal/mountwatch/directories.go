@@ -77,7 +77,7 @@ func (w *Watch) learnDirectory(ctx context.Context, h podvolume.Key, path string
 	} else {
 		w.mounts.enterDirectory(&directory{Key: h, path: path, seen: seen})
 	}
-	w.tellOfMount(h, nil)
+	w.reportMount(h, nil)
 }
 
 // check returns an error that matches mount.ErrForeign if a mount hides the directory, or if another directory is at
@@ -148,7 +148,7 @@ func (w *Watch) examineDirectory(ctx context.Context, kernel mountLooker, own *d
 		w.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
 		return
 	case err == nil:
-		w.tellOfMount(own.Key, nil)
+		w.reportMount(own.Key, nil)
 	case errors.Is(err, fs.ErrNotExist):
 		// It was removed: its content is lost, and the next set-up makes another.
 	default:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/volumekit/volumekit/mount"
@@ -26,20 +25,6 @@ const (
 	// lookTimeout bounds the check of one mount, which accesses only the filesystems above the mount.
 	lookTimeout = 10 * time.Second
 )
-
-// lookAfterMounts starts the watch for changes that other programs make to the manager's mounts, if the mounter
-// supports one.
-func (w *Watch) lookAfterMounts(ctx context.Context, wg *sync.WaitGroup) {
-	kernel := w.kernel
-	if kernel == nil {
-		return
-	}
-	wg.Go(func() { w.watchMounts(ctx, kernel) })
-	wg.Go(func() { w.examineMounts(ctx) })
-	if w.options.FilesystemLook > 0 {
-		wg.Go(func() { w.lookAtFilesystems(ctx, kernel) })
-	}
-}
 
 // watchMounts receives the changes of the mount table until ctx ends, and finds those that concern the manager's
 // mounts. While no mount changes on the node, it sleeps in the kernel.
@@ -111,9 +96,9 @@ func (t *mounts) suspectID(id uint64, suspect func(path string)) {
 // Resync finds changes without an event: it checks all mounts, and whether their servers still answer.
 func (w *Watch) Resync() {
 	w.suspects.Add(everyMount)
-	w.resyncs.Add(1)
+	w.filesystems.resyncs.Add(1)
 	for _, own := range w.mounts.all() {
-		w.suspectFilesystem(own)
+		w.filesystems.add(own)
 		if own.Pod != "" {
 			w.options.Probe(own.Key)
 		}
@@ -124,7 +109,7 @@ func (w *Watch) Resync() {
 func (w *Watch) Measured(path string) {
 	if own := w.mounts.get(path); own != nil {
 		w.suspects.Add(path)
-		w.suspectFilesystem(own)
+		w.filesystems.add(own)
 	}
 }
 
@@ -243,12 +228,12 @@ func (w *Watch) assess(own *Mount, found mount.MountPoint) {
 	case IsReadOnly(found) && !own.readOnly:
 		now = append(now, health.Abnormal(health.FilesystemReadOnly, errReadOnly))
 	}
-	w.tellOfMount(own.Key, now)
+	w.reportMount(own.Key, now)
 }
 
-// tellOfMount reports all conditions of a visible mount or directory of the manager. If it could not be seen before,
+// reportMount reports all conditions of a visible mount or directory of the manager. If it could not be seen before,
 // the refused operations are retried.
-func (w *Watch) tellOfMount(h podvolume.Key, now []health.Condition) {
+func (w *Watch) reportMount(h podvolume.Key, now []health.Condition) {
 	was := w.options.Health.Of(h)
 	w.options.Health.Report(h, health.Mount, now)
 	if slices.ContainsFunc(was, func(c health.Condition) bool { return c.Reason == health.MountedOver }) {

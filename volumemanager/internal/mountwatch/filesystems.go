@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
 )
@@ -29,7 +31,7 @@ func filesystemOf(found mount.MountPoint) filesystem {
 	return filesystem{found.Major, found.Minor}
 }
 
-// filesystemReporter is a mounter that can ask filesystems for their health.
+// filesystemReporter is a mounter that reads the health of filesystems.
 type filesystemReporter interface {
 	Report(ctx context.Context, found mount.MountPoint) (mount.FilesystemReport, error)
 }
@@ -44,57 +46,71 @@ type lastCheck struct {
 	resyncs uint64
 }
 
-// suspectFilesystem queues the filesystem of a mount to be checked at once.
-func (w *Watch) suspectFilesystem(own *Mount) {
-	if own.filesystem != (filesystem{}) && w.options.FilesystemLook > 0 {
-		w.filesystems.Add(own.filesystem)
+// filesystemChecks checks the filesystems on block devices that the manager has mounted. It knows which are due, and how
+// many resyncs there were.
+type filesystemChecks struct {
+	options Options
+	// kernel is nil if the mounter cannot list mounts. run is then not called.
+	kernel   kernelMounts
+	mounts   *mounts
+	suspects *workqueue.Queue[string]
+	// due queues the filesystems that have to be checked.
+	due *workqueue.Queue[filesystem]
+	// resyncs counts the resyncs: the checks of all mounts.
+	resyncs atomic.Uint64
+}
+
+// add queues the filesystem of a mount to be checked at once.
+func (c *filesystemChecks) add(own *Mount) {
+	if own.filesystem != (filesystem{}) && c.options.FilesystemLook > 0 {
+		c.due.Add(own.filesystem)
 	}
 }
 
-// lookAtFilesystems checks each filesystem on a block device that the manager has mounted: when it is new, and then at
+// run checks each filesystem on a block device that the manager has mounted: when it is new, and then at
 // intervals, until ctx ends. It has to poll, because the kernel does not report that a filesystem has shut down. It sleeps
 // while there is no such filesystem.
-func (w *Watch) lookAtFilesystems(ctx context.Context, kernel mountLooker) {
+func (c *filesystemChecks) run(ctx context.Context) {
 	seen := make(map[filesystem]lastCheck)
 	probes := writeProbes{slots: make(chan struct{}, maxWriteProbes)}
 	defer probes.wg.Wait()
 	for {
-		fs, ok := w.filesystems.Get(ctx)
+		fs, ok := c.due.Get(ctx)
 		if !ok {
 			return
 		}
-		mounts, busy := w.mounts.ofFilesystem(fs)
+		mounts, busy := c.mounts.ofFilesystem(fs)
 		switch {
 		case len(mounts) > 0:
-			if found, ok := w.lookAtFilesystem(ctx, kernel, mounts, seen[fs]); ok {
-				seen[fs] = w.probeWrites(ctx, &probes, mounts, seen[fs], found)
+			if found, ok := c.check(ctx, mounts, seen[fs]); ok {
+				seen[fs] = c.probeWrites(ctx, &probes, mounts, seen[fs], found)
 			}
 		case !busy:
 			delete(seen, fs)
 			continue
 		}
 		// All filesystems are due at the same moment: a node with many volumes wakes up no more often than one with few.
-		w.filesystems.AddAt(fs, time.Now().Truncate(w.options.FilesystemLook).Add(w.options.FilesystemLook))
+		c.due.AddAt(fs, time.Now().Truncate(c.options.FilesystemLook).Add(c.options.FilesystemLook))
 	}
 }
 
-// lookAtFilesystem checks a filesystem through the first of its mounts that can be looked up, and reports its faults.
-func (w *Watch) lookAtFilesystem(ctx context.Context, kernel mountLooker, mounts []*Mount, before lastCheck) (now lastCheck, ok bool) {
+// check checks a filesystem through the first of its mounts that can be looked up, and reports its faults.
+func (c *filesystemChecks) check(ctx context.Context, mounts []*Mount, before lastCheck) (now lastCheck, ok bool) {
 	for _, own := range mounts {
-		found, err := lookupOwn(ctx, kernel, own)
+		found, err := lookupOwn(ctx, c.kernel, own)
 		if err != nil {
 			continue // The watch of the mounts finds the cause.
 		}
-		now = lastCheck{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: w.resyncs.Load()}
-		if reporter, ok := kernel.(filesystemReporter); ok {
-			now.report = w.askFilesystem(ctx, reporter, found, before.report)
+		now = lastCheck{fsType: found.FSType, options: strings.Join(found.SuperOptions, ","), resyncs: c.resyncs.Load()}
+		if reporter, ok := c.kernel.(filesystemReporter); ok {
+			now.report = c.query(ctx, reporter, found, before.report)
 		}
 		if now.options != before.options {
 			for _, other := range mounts {
-				w.suspects.Add(other.path)
+				c.suspects.Add(other.path)
 			}
 		}
-		w.tellOfFilesystem(mounts, now.report)
+		c.report(mounts, now.report)
 		return now, true
 	}
 	return before, false
@@ -114,8 +130,8 @@ func lookupOwn(ctx context.Context, kernel mountLooker, own *Mount) (mount.Mount
 	return found, err
 }
 
-// askFilesystem returns the health report of a filesystem, or the report before if the filesystem does not answer.
-func (w *Watch) askFilesystem(
+// query returns the health report of a filesystem, or the report before if the filesystem does not answer.
+func (c *filesystemChecks) query(
 	ctx context.Context, reporter filesystemReporter, found mount.MountPoint, before mount.FilesystemReport,
 ) mount.FilesystemReport {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
@@ -125,13 +141,13 @@ func (w *Watch) askFilesystem(
 		return report
 	}
 	if ctx.Err() == nil && !errors.Is(err, mount.ErrNotMounted) && !errors.Is(err, mount.ErrStuck) {
-		w.options.Logger.Debug("a filesystem could not be asked for its health", "path", found.Path, "error", err)
+		c.options.Logger.Debug("a filesystem does not report its health", "path", found.Path, "error", err)
 	}
 	return before
 }
 
-// tellOfFilesystem reports the faults of a filesystem as conditions of each of its mounts.
-func (w *Watch) tellOfFilesystem(mounts []*Mount, report mount.FilesystemReport) {
+// report reports the faults of a filesystem as conditions of each of its mounts.
+func (c *filesystemChecks) report(mounts []*Mount, report mount.FilesystemReport) {
 	var now []health.Condition
 	if report.ShutDown {
 		now = append(now, health.Abnormal(health.FilesystemShutDown, errShutDown))
@@ -140,8 +156,8 @@ func (w *Watch) tellOfFilesystem(mounts []*Mount, report mount.FilesystemReport)
 		now = append(now, health.Degraded(health.FilesystemErrors, errorsOnRecord(report)))
 	}
 	for _, own := range mounts {
-		if w.mounts.get(own.path) == own && !w.mounts.isBusy(own.path) {
-			w.options.Health.Report(own.Key, health.Filesystem, slices.Clone(now))
+		if c.mounts.get(own.path) == own && !c.mounts.isBusy(own.path) {
+			c.options.Health.Report(own.Key, health.Filesystem, slices.Clone(now))
 		}
 	}
 }
@@ -174,7 +190,7 @@ type writeProbes struct {
 // first descriptor that asks. The manager cannot hold such a descriptor, because it would block every unmount. A syncfs
 // writes all dirty data, which is too much for each check. ext4 counts its complaints: it is synced only when the count has
 // grown. Other filesystems count nothing (btrfs does not count a lack of space below it): they are synced at each resync.
-func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*Mount, before, now lastCheck) lastCheck {
+func (c *filesystemChecks) probeWrites(ctx context.Context, probes *writeProbes, mounts []*Mount, before, now lastCheck) lastCheck {
 	if !now.mayHaveFailed(before) {
 		return now
 	}
@@ -185,7 +201,7 @@ func (w *Watch) probeWrites(ctx context.Context, probes *writeProbes, mounts []*
 	}
 	probes.wg.Go(func() {
 		defer func() { <-probes.slots }()
-		w.syncOne(ctx, w.kernel, mounts)
+		c.sync(ctx, mounts)
 	})
 	return now
 }
@@ -203,45 +219,45 @@ func (g lastCheck) mayHaveFailed(before lastCheck) bool {
 	return before.fsType != "" && g.resyncs > before.resyncs
 }
 
-// syncOne syncs a filesystem through the first of its mounts that is usable. It reports a write that has failed, now or
+// sync syncs a filesystem through the first of its mounts that is usable. It reports a write that has failed, now or
 // earlier.
-func (w *Watch) syncOne(ctx context.Context, kernel kernelMounts, mounts []*Mount) {
+func (c *filesystemChecks) sync(ctx context.Context, mounts []*Mount) {
 	ctx, cancel := context.WithTimeout(ctx, writeProbeTimeout)
 	defer cancel()
 	for _, own := range mounts {
-		found, err := kernel.Lookup(ctx, own.path)
-		if err != nil || !own.Expect().Is(found) || w.mounts.isBusy(own.path) {
+		found, err := c.kernel.Lookup(ctx, own.path)
+		if err != nil || !own.Expect().Is(found) || c.mounts.isBusy(own.path) {
 			continue
 		}
 		if HasFailed(found) || IsReadOnly(found) {
 			return // The fault is reported already, and the filesystem writes nothing any more.
 		}
-		err = kernel.SyncFS(ctx, own.path)
+		err = c.kernel.SyncFS(ctx, own.path)
 		var lost *mount.AbandonedError
 		switch {
 		case err == nil:
 		case errors.As(err, &lost), errors.Is(err, mount.ErrNotMounted), errors.Is(err, mount.ErrStuck), couldNotSync(err):
-			w.options.Logger.Debug("it is not known whether writes to a volume have failed", "volume", own.Volume, "path", own.path, "error", err)
+			c.options.Logger.Debug("it is not known whether writes to a volume have failed", "volume", own.Volume, "path", own.path, "error", err)
 		default:
-			w.writesFailed(mounts, fmt.Errorf("data that was written may be lost: %w", err))
+			c.reportLoss(mounts, fmt.Errorf("data that was written may be lost: %w", err))
 		}
 		return
 	}
 }
 
-// writesFailed reports a failed write as a condition of each mount of the filesystem. It remembers the loss once for each
+// reportLoss reports a failed write as a condition of each mount of the filesystem. It remembers the loss once for each
 // volume: for the staging if the volume is staged.
-func (w *Watch) writesFailed(mounts []*Mount, err error) {
+func (c *filesystemChecks) reportLoss(mounts []*Mount, err error) {
 	staged := make(map[v1.UniqueVolumeName]bool)
 	for _, own := range mounts {
 		staged[own.Volume] = staged[own.Volume] || own.Pod == ""
 	}
 	for _, own := range mounts {
 		if own.Pod == "" || !staged[own.Volume] {
-			w.options.Health.DataLost(own.Key, err)
+			c.options.Health.DataLost(own.Key, err)
 			continue
 		}
-		w.options.Health.Report(own.Key, health.Sync, []health.Condition{health.Abnormal(health.DataLost, err)})
+		c.options.Health.Report(own.Key, health.Sync, []health.Condition{health.Abnormal(health.DataLost, err)})
 	}
 }
 

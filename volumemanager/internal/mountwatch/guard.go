@@ -47,7 +47,7 @@ func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) erro
 	g.mounts.takeBack(holderOf(intent))
 	err := g.checkOurs(ctx, path, intent)
 	if err == nil {
-		g.lookBelow(ctx, path, intent)
+		g.findStrayFiles(ctx, path, intent)
 		err = g.intend(ctx, intent)
 	}
 	if own := g.mounts.get(path); err == nil && own != nil && isTeardown(intent) {
@@ -100,12 +100,12 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 	err := g.conclude(ctx, intent, end)
 	switch end {
 	case operationexecutor.IntentDone:
-		g.tellBelow(path, intent)
+		g.reportStrayFiles(path, intent)
 		if isTeardown(intent) {
 			g.suspects.Add(path) // the state has it, but it may be gone
 		}
 	case operationexecutor.IntentForgotten:
-		g.tellKept(path, intent)
+		g.reportKept(path, intent)
 		if !isTeardown(intent) {
 			g.suspectVolume(intent.VolumeName) // another pod's mount of the volume may be the reason of the failure
 		}
@@ -141,7 +141,7 @@ func (g guard) ended(path string) {
 		g.suspects.Add(path)
 	}
 	if own := g.mounts.get(path); own != nil {
-		g.suspectFilesystem(own)
+		g.filesystems.add(own)
 	}
 }
 

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volumemanager/internal/health"
@@ -27,9 +27,9 @@ type HungUnmount struct {
 const EventHungVolumeUnmounted = "HungVolumeUnmounted"
 
 const (
-	// hungPatience bounds the plain unmount that is tried before the forced one.
-	hungPatience = 100 * time.Millisecond
-	// hungTimeout bounds one attempt, hungPause is the time between two.
+	// plainUnmountTimeout bounds the plain unmount that is tried before the forced one.
+	plainUnmountTimeout = 100 * time.Millisecond
+	// hungTimeout bounds one attempt. hungPause is the time between two attempts.
 	hungTimeout = 10 * time.Second
 	hungPause   = 10 * time.Second
 )
@@ -44,7 +44,7 @@ func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.
 		if age < h.ForceAfter {
 			more = since.Add(h.ForceAfter)
 		} else {
-			now.Force = hungPatience
+			now.Force = plainUnmountTimeout
 		}
 	}
 	if h.LazyAfter > 0 {
@@ -57,10 +57,19 @@ func (h HungUnmount) next(since time.Time) (now mount.UnmountOptions, more time.
 	return now, more
 }
 
+// hungTeardowns unmounts volumes whose teardown hangs, as [HungUnmount] says. It knows which of them are due.
+type hungTeardowns struct {
+	options Options
+	// kernel is nil if the mounter cannot list mounts. run is then not called.
+	kernel kernelMounts
+	mounts *mounts
+	due    *workqueue.Queue[podvolume.Key]
+}
+
 // CallsLeft is called by the executor for an operation that has ended while some of its calls still run.
 func (w *Watch) CallsLeft(o operationexecutor.OperationInfo) {
 	if w.options.HungUnmount.isSet() && isTeardownOf(o.Kind) {
-		w.hung.Add(podvolume.Key{Volume: o.VolumeName, Pod: o.PodName})
+		w.hung.due.Add(podvolume.Key{Volume: o.VolumeName, Pod: o.PodName})
 	}
 }
 
@@ -68,41 +77,36 @@ func isTeardownOf(kind operationexecutor.OperationKind) bool {
 	return kind == operationexecutor.OpUnmount || kind == operationexecutor.OpUnmountDevice
 }
 
-// endHung starts the unmounting of mounts whose teardown hangs, if the options allow it.
-func (w *Watch) endHung(ctx context.Context, wg *sync.WaitGroup) {
-	if w.kernel == nil || !w.options.HungUnmount.isSet() {
-		return
-	}
-	wg.Go(func() {
-		for {
-			h, ok := w.hung.Get(ctx)
-			if !ok {
-				return
-			}
-			w.endHungOf(ctx, w.kernel, h)
+// run unmounts volumes whose teardown hangs until ctx ends.
+func (t *hungTeardowns) run(ctx context.Context) {
+	for {
+		h, ok := t.due.Get(ctx)
+		if !ok {
+			return
 		}
-	})
+		t.end(ctx, h)
+	}
 }
 
-// endHungOf unmounts a volume if its teardown hangs and the time is due.
-func (w *Watch) endHungOf(ctx context.Context, kernel kernelMounts, h podvolume.Key) {
-	own := w.mounts.leavingOf(h)
+// end unmounts a volume if its teardown hangs and the time is due.
+func (t *hungTeardowns) end(ctx context.Context, h podvolume.Key) {
+	own := t.mounts.leavingOf(h)
 	if own == nil {
 		return
 	}
-	call, ok := w.hungTeardown(h)
+	call, ok := t.call(h)
 	if !ok {
 		return
 	}
-	if hasLeftTable(ctx, kernel, own) {
-		w.options.Logger.Info("a volume whose teardown hangs is mounted no more", "volume", own.Volume, "pod", own.Pod, "path", own.path, "call", call.String())
-		w.letGo(own)
+	if hasLeftTable(ctx, t.kernel, own) {
+		t.options.Logger.Info("a volume whose teardown hangs is mounted no more", "volume", own.Volume, "pod", own.Pod, "path", own.path, "call", call.String())
+		t.release(own)
 		return
 	}
-	options, more := w.options.HungUnmount.next(call.Since)
+	options, more := t.options.HungUnmount.next(call.Since)
 	if options != (mount.UnmountOptions{}) {
 		options.Expect = own.Expect()
-		if w.takeOffHung(ctx, kernel, own, call, options) {
+		if t.unmount(ctx, own, call, options) {
 			return
 		}
 		if more.IsZero() {
@@ -110,7 +114,7 @@ func (w *Watch) endHungOf(ctx context.Context, kernel kernelMounts, h podvolume.
 		}
 	}
 	if !more.IsZero() {
-		w.hung.AddAt(h, more)
+		t.due.AddAt(h, more)
 	}
 }
 
@@ -126,36 +130,36 @@ func hasLeftTable(ctx context.Context, kernel mountLooker, own *Mount) bool {
 	return errors.Is(err, mount.ErrNotMounted)
 }
 
-// letGo counts a volume as gone if it is no longer mounted while its teardown hangs.
-func (w *Watch) letGo(own *Mount) {
-	w.options.Health.Report(own.Key, health.TakingOff, nil)
-	w.mounts.letGo(own)
-	w.options.LetGo(own.Key)
+// release counts a volume as gone: it is no longer mounted, although its teardown hangs.
+func (t *hungTeardowns) release(own *Mount) {
+	t.options.Health.Report(own.Key, health.TakingOff, nil)
+	t.mounts.letGo(own)
+	t.options.LetGo(own.Key)
 }
 
-// takeOffHung unmounts a mount, and reports whether it is gone.
-func (w *Watch) takeOffHung(ctx context.Context, kernel mountEnder, own *Mount, call operationexecutor.HungCall, options mount.UnmountOptions) bool {
+// unmount unmounts a mount, and reports whether it is gone.
+func (t *hungTeardowns) unmount(ctx context.Context, own *Mount, call operationexecutor.HungCall, options mount.UnmountOptions) bool {
 	ctx, cancel := context.WithTimeout(ctx, hungTimeout)
 	defer cancel()
 	how := "is detached"
 	if options.Force > 0 {
 		how = "is aborted"
 	}
-	w.options.Health.Event(own.Key, v1.EventTypeWarning, EventHungVolumeUnmounted,
+	t.options.Health.Event(own.Key, v1.EventTypeWarning, EventHungVolumeUnmounted,
 		fmt.Sprintf("what is mounted at %q %s, because of %v: data that was not written yet may be lost", own.path, how, call))
-	err := kernel.UnmountHung(ctx, own.path, options)
+	err := t.kernel.UnmountHung(ctx, own.path, options)
 	if err != nil && !errors.Is(err, mount.ErrNotMounted) {
-		w.options.Logger.Error("a volume whose teardown hangs could not be taken off", "volume", own.Volume, "pod", own.Pod, "path", own.path, "error", err)
-		w.options.Health.Report(own.Key, health.TakingOff, []health.Condition{health.Abnormal(health.NotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
+		t.options.Logger.Error("a volume whose teardown hangs could not be taken off", "volume", own.Volume, "pod", own.Pod, "path", own.path, "error", err)
+		t.options.Health.Report(own.Key, health.TakingOff, []health.Condition{health.Abnormal(health.NotTakenOff, fmt.Errorf("it could not be taken off beside %v: %w", call, err))})
 		return false
 	}
-	w.letGo(own)
+	t.release(own)
 	return true
 }
 
-// hungTeardown returns the hung call of a volume's teardown.
-func (w *Watch) hungTeardown(h podvolume.Key) (operationexecutor.HungCall, bool) {
-	for _, call := range w.options.Hung() {
+// call returns the hung call of a volume's teardown.
+func (t *hungTeardowns) call(h podvolume.Key) (operationexecutor.HungCall, bool) {
+	for _, call := range t.options.Hung() {
 		o := call.Operation
 		if o.VolumeName == h.Volume && o.PodName == h.Pod && isTeardownOf(o.Kind) {
 			return call, true

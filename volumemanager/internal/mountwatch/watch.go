@@ -7,7 +7,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -98,27 +97,19 @@ type Watch struct {
 	kernel kernelMounts
 
 	// mounts are the mounts that are ours for certain. suspects queues the paths that have to be checked.
-	mounts   mounts
-	suspects *workqueue.Queue[string]
-	// filesystems queues the filesystems on block devices that have to be checked.
-	filesystems *workqueue.Queue[filesystem]
-	// resyncs counts the resyncs: the checks of all mounts.
-	resyncs atomic.Uint64
-	// hung queues the volumes whose teardown hangs.
-	hung *workqueue.Queue[podvolume.Key]
-
-	// below guards strays: what was found in the directories on which volumes are staged, by path.
-	below  sync.Mutex
-	strays map[string]error
+	mounts      mounts
+	suspects    *workqueue.Queue[string]
+	filesystems filesystemChecks
+	hung        hungTeardowns
+	strays      strayFiles
 }
 
 // New returns a watch that knows no mounts. It starts no goroutine.
 func New(o Options) *Watch {
-	w := &Watch{
-		options: o, suspects: workqueue.New[string](), filesystems: workqueue.New[filesystem](), hung: workqueue.New[podvolume.Key](),
-		strays: make(map[string]error),
-	}
+	w := &Watch{options: o, suspects: workqueue.New[string](), strays: newStrayFiles()}
 	w.kernel, _ = o.Mounter.(kernelMounts)
+	w.filesystems = filesystemChecks{options: o, kernel: w.kernel, mounts: &w.mounts, suspects: w.suspects, due: workqueue.New[filesystem]()}
+	w.hung = hungTeardowns{options: o, kernel: w.kernel, mounts: &w.mounts, due: workqueue.New[podvolume.Key]()}
 	return w
 }
 
@@ -128,23 +119,32 @@ func IsKernel(mounter operationexecutor.MountPoints) bool {
 	return ok
 }
 
-// Run starts all goroutines. They end with ctx.
+// Run starts all goroutines. They end with ctx. If the mounter cannot list mounts there are none.
 func (w *Watch) Run(ctx context.Context, wg *sync.WaitGroup) {
-	w.lookAfterMounts(ctx, wg)
-	w.endHung(ctx, wg)
+	if w.kernel == nil {
+		return
+	}
+	wg.Go(func() { w.watchMounts(ctx, w.kernel) })
+	wg.Go(func() { w.examineMounts(ctx) })
+	if w.options.FilesystemLook > 0 {
+		wg.Go(func() { w.filesystems.run(ctx) })
+	}
+	if w.options.HungUnmount.isSet() {
+		wg.Go(func() { w.hung.run(ctx) })
+	}
 }
 
 // Stop ends the queues.
 func (w *Watch) Stop() {
 	w.suspects.Stop()
-	w.filesystems.Stop()
-	w.hung.Stop()
+	w.filesystems.due.Stop()
+	w.hung.due.Stop()
 }
 
 // Found enters a recorded mount that is still there as ours.
 func (w *Watch) Found(own *Mount) {
 	w.mounts.enter(own)
-	w.suspectFilesystem(own)
+	w.filesystems.add(own)
 }
 
 // LookAtAll queues a check of all mounts.
