@@ -21,7 +21,7 @@ import (
 // Status returns where every volume on the node stands. It does no I/O, waits for nothing and calls no plugin.
 func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.reconciler.Planned(), Reused: m.recovery.Reused(), LostData: lostDataOf(m.health.LostData())}
-	status.Running = m.running.Load()
+	status.Running = m.run.running.Load()
 	m.view.tellFound(&status)
 	pods, volumes := m.view.podsInOrder()
 	status.Volumes = make([]VolumeStatus, 0, volumes)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -67,10 +66,7 @@ type Manager struct {
 	reconciler *reconciler.Reconciler
 	view       nodeView
 	changes    changes.Hub
-	started    atomic.Bool
-	running    atomic.Bool
-	stopping   stopping
-	stopped    chan struct{} // closed when Run ends
+	run        *lifecycle
 }
 
 // New returns a manager that works with these plugins. It starts no goroutine and does no I/O. If the options are wrong, the
@@ -87,10 +83,9 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	}
 	o = o.withRecords(plugins.Host())
 	m := &Manager{
-		plugins:  plugins,
-		options:  o,
-		stopping: newStopping(),
-		stopped:  make(chan struct{}),
+		plugins: plugins,
+		options: o,
+		run:     newLifecycle(),
 	}
 	m.root = newRootLock(plugins.Host(), o)
 	m.health = health.New(health.Options{Logger: o.Logger, Recorder: o.Recorder, Target: m.view.eventTarget, Changed: healthChanged(&m.changes)})
@@ -116,7 +111,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.journal = m.newJournal()
 	m.orphans = orphans.New(m.orphanOptions())
 	m.watch = mountwatch.New(m.watchOptions())
-	m.expansion = expansion.New(expansion.Options{Plugins: plugins, Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Retry: m.retryAll})
+	m.expansion = expansion.New(expansion.Options{Plugins: plugins, Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Retry: func(names []v1.UniqueVolumeName) { m.reconciler.RetryAll(names) }})
 	m.nodeStatus = m.newNodeStatus()
 	m.idMapper = o.idMapper(binder)
 	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
@@ -213,11 +208,11 @@ func (m *Manager) node() types.NodeName { return m.plugins.Host().GetNodeName() 
 // the records cannot be read. While Run runs it locks the root, the directory above the pods' directory, with or without
 // records. It makes a missing root, unless Options.Mounter is a fake.
 func (m *Manager) Run(ctx context.Context) error {
-	if !m.started.CompareAndSwap(false, true) {
+	if !m.run.started.CompareAndSwap(false, true) {
 		return fmt.Errorf("volume manager: Run was called twice: make another manager: %w", volume.ErrInvalid)
 	}
 	defer m.changes.Publish(changes.Topic{})
-	defer close(m.stopped)
+	defer close(m.run.stopped)
 	defer m.reconciler.Stop()
 	defer m.populator.Stop()
 	defer m.watch.Stop()
@@ -226,10 +221,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer ending.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if isOpen(m.stopping.over.given) {
+	if isOpen(m.run.ending.given) {
 		return nil
 	}
-	ending.Go(func() { m.stopping.cancelWhenOver(ctx, cancel) })
+	ending.Go(func() { m.run.cancelAtEnd(ctx, cancel) })
 	if err := m.root.Take(); err != nil {
 		return fmt.Errorf("volume manager: %w", err)
 	}
@@ -242,8 +237,8 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // doWork starts the goroutines of Run. It returns after ctx has ended, when all of them have ended.
 func (m *Manager) doWork(ctx context.Context) {
-	m.running.Store(true)
-	defer m.running.Store(false)
+	m.run.running.Store(true)
+	defer m.run.running.Store(false)
 	var wg sync.WaitGroup
 	m.reconciler.Start(ctx, m.executor)
 	defer m.reconciler.Stop()
@@ -269,7 +264,7 @@ func (m *Manager) populatorOptions() populator.Options {
 		Plugins: m.plugins, Prober: m.options.Prober, Store: m.options.Store, SELinux: m.options.SELinux, Logger: m.options.Logger,
 		Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Expansion: m.expansion, Earlier: m.recovery, Orphans: m.orphans,
 		Look:         func(pod volume.UniquePodName, names []v1.UniqueVolumeName) { m.reconciler.AddPod(pod, names) },
-		Retry:        m.retryAll,
+		Retry:        func(names []v1.UniqueVolumeName) { m.reconciler.RetryAll(names) },
 		ResetBackoff: func(key operationexecutor.Key) { m.executor.ResetBackoff(key) },
 		Notify:       m.changes.Notify,
 	}
@@ -285,7 +280,7 @@ func (m *Manager) newNodeStatus() *nodestatus.Status {
 		IsAttachedHere: func(name v1.UniqueVolumeName) bool { return m.journal.HasAttachment(name) },
 		// A volume that could not be rebuilt may be any volume of an earlier manager.
 		MayUseMore: func(ctx context.Context) bool { return !m.recovery.IsComplete() || len(m.orphans.Live(ctx)) > 0 },
-		Look:       func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, Retry: m.retryAll,
+		Look:       func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, Retry: func(names []v1.UniqueVolumeName) { m.reconciler.RetryAll(names) },
 		Notify: m.changes.Notify, Logger: m.options.Logger, Recorder: m.options.Recorder,
 	})
 	if m.options.VolumesInUse != nil {
@@ -302,23 +297,18 @@ func (m *Manager) end(ctx context.Context) error {
 		m.unlockLater(ctx)
 		return err
 	}
-	m.reportLast(ctx)
-	m.warnOfLeft()
+	if m.run.isStopping() {
+		m.nodeStatus.Report(ctx) // The controller learns of the last teardowns without waiting for the next manager.
+	} else {
+		m.warnOfRest()
+	}
 	<-m.executor.Returned() // A call may have returned just now, and the manager still gets its result.
 	return m.unlock(ctx)
 }
 
-// reportLast reports the volumes that were still in use when the manager was stopped. The controller then learns of the last
-// teardowns without waiting for the next manager.
-func (m *Manager) reportLast(ctx context.Context) {
-	if m.nodeStatus != nil && isOpen(m.stopping.begun.given) {
-		m.nodeStatus.Report(ctx)
-	}
-}
-
-// warnOfLeft logs what remains if the program has ended Run by its context, not by Stop.
-func (m *Manager) warnOfLeft() {
-	if name := m.view.firstLeft(); name != "" && !isOpen(m.stopping.begun.given) {
+// warnOfRest logs what remains if the program has ended Run by its context, not by Stop.
+func (m *Manager) warnOfRest() {
+	if name := m.view.firstLeft(); name != "" {
 		m.options.Logger.Warn("Run ended before volumes were gone that no pod uses: call Stop, or WaitForNodeEmpty when all pods were removed, before the context of Run ends", "volume", name)
 	}
 }

@@ -3,11 +3,8 @@ package volumemanager
 import (
 	"cmp"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
-	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 )
 
@@ -16,7 +13,7 @@ import (
 func (m *Manager) newReconciler() *reconciler.Reconciler {
 	return reconciler.New(reconciler.Options{
 		Node: m.node(), WorkersPerPlugin: cmp.Or(m.options.WorkersPerPlugin, operationexecutor.DefaultWorkersPerPlugin),
-		Desired: m.desired, Actual: m.actual, Changes: &m.changes, OnlyTakesAway: func() bool { return isOpen(m.stopping.begun.given) },
+		Desired: m.desired, Actual: m.actual, Changes: &m.changes, OnlyTakesAway: m.run.isStopping,
 		Pods: m.populator, Records: m.recovery, Attachments: m.nodeStatus, Expansions: m.expansion, Cleaner: podCleaner{m},
 	})
 }
@@ -33,11 +30,4 @@ func (c podCleaner) LastTornDown(pod volume.UniquePodName) { c.m.recovery.Remove
 func (c podCleaner) Ended(pod volume.UniquePodName) {
 	c.m.recovery.Settle(pod)
 	c.m.changes.Notify(pod)
-}
-
-// retryAll plans volumes at once, without the backoff of earlier failures.
-func (m *Manager) retryAll(names []v1.UniqueVolumeName) {
-	for _, name := range names {
-		m.reconciler.Retry(podvolume.Key{Volume: name})
-	}
 }

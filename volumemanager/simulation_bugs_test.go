@@ -77,7 +77,7 @@ func adoptsNothing(m *Manager) {
 	go func() {
 		select {
 		case <-m.recovery.RecordsRead():
-		case <-m.stopped: // They are in use by another manager.
+		case <-m.run.stopped: // They are in use by another manager.
 			return
 		}
 		m.recovery.PodsComplete()

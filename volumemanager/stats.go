@@ -101,7 +101,7 @@ func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]Vol
 		select {
 		case <-changed:
 		case <-timer.C:
-		case <-m.stopped:
+		case <-m.run.stopped:
 			timer.Stop()
 			return rows, ErrStopped
 		case <-ctx.Done():

@@ -5,21 +5,37 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/cache"
 )
 
-// stopping is how Stop tells the workers and Run that the manager is to end.
-type stopping struct {
-	// begun is closed when nothing is to be attached, staged or set up any more, over when Run is to return.
-	begun, over signal
+// lifecycle records whether Run was called, works and has ended, and whether Stop was called. Make it with newLifecycle.
+type lifecycle struct {
+	started, running atomic.Bool
+	// stopping is given when nothing is to be attached, staged or set up any more. ending is given when Run is to return.
+	stopping, ending signal
+	// stopped is closed when Run ends.
+	stopped chan struct{}
 }
 
-func newStopping() stopping { return stopping{begun: newSignal(), over: newSignal()} }
+func newLifecycle() *lifecycle {
+	return &lifecycle{stopping: newSignal(), ending: newSignal(), stopped: make(chan struct{})}
+}
 
-// signal is given once, by any number of goroutines.
+// isStopping reports whether Stop was called.
+func (l *lifecycle) isStopping() bool { return isOpen(l.stopping.given) }
+
+// wait returns when Run has returned, if it was called.
+func (l *lifecycle) wait() {
+	if l.started.Load() {
+		<-l.stopped
+	}
+}
+
+// signal is a channel that is closed once, by any goroutine.
 type signal struct {
 	given <-chan struct{}
 	give  func()
@@ -30,10 +46,10 @@ func newSignal() signal {
 	return signal{given: c, give: sync.OnceFunc(func() { close(c) })}
 }
 
-// cancelWhenOver ends the context of Run when Stop has come to its end.
-func (s stopping) cancelWhenOver(ctx context.Context, cancel context.CancelFunc) {
+// cancelAtEnd ends the context of Run when Stop has come to its end.
+func (l *lifecycle) cancelAtEnd(ctx context.Context, cancel context.CancelFunc) {
 	select {
-	case <-s.over.given:
+	case <-l.ending.given:
 		cancel()
 	case <-ctx.Done():
 	}
@@ -48,10 +64,10 @@ func (s stopping) cancelWhenOver(ctx context.Context, cancel context.CancelFunc)
 // and the error is a [*volume.NotReadyError] that names each volume that is left. A manager whose Run was not called is ended,
 // too: Run returns at once then. Stop may be called several times and from several goroutines.
 func (m *Manager) Stop(ctx context.Context) error {
-	m.stopping.begun.give()
-	defer m.waitForRun()
-	defer m.stopping.over.give()
-	if !m.started.Load() {
+	m.run.stopping.give()
+	defer m.run.wait()
+	defer m.run.ending.give()
+	if !m.run.started.Load() {
 		return nil
 	}
 	m.reconciler.AddAll(m.view.allVolumes())
@@ -75,13 +91,6 @@ func (m *Manager) Stop(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// waitForRun returns when Run has, if it was called.
-func (m *Manager) waitForRun() {
-	if m.started.Load() {
-		<-m.stopped
-	}
 }
 
 // firstLeft returns a volume that is to be taken away, or nothing.

@@ -37,7 +37,7 @@ func (m *Manager) Subscribe(ctx context.Context) iter.Seq[Change] {
 		defer m.changes.Join(s.queue)()
 		s.queue.AddAll(m.view.topics())
 		select {
-		case <-m.stopped:
+		case <-m.run.stopped:
 			s.queue.Add((changes.Topic{}))
 		default:
 		}

@@ -170,7 +170,7 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 			reading = nil
 		case <-ctx.Done():
 			ended = context.Cause(ctx)
-		case <-m.stopped:
+		case <-m.run.stopped:
 			ended = ErrStopped
 		}
 	}
@@ -192,7 +192,7 @@ func isOpen(gate <-chan struct{}) bool {
 // endWait returns the error of a wait that has ended, and none when what is missed has come in this moment.
 func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan struct{}) error {
 	switch {
-	case !m.started.Load():
+	case !m.run.started.Load():
 		ended = fmt.Errorf("nothing is done before Run is called: %w", ended)
 	case reading != nil:
 		ended = fmt.Errorf("the records of an earlier manager have not been read yet: %w", ended)

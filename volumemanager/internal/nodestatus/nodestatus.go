@@ -250,6 +250,9 @@ func (s *Status) tell(name v1.UniqueVolumeName) {
 
 // Report writes the list of volumes in use to the node's status.
 func (s *Status) Report(ctx context.Context) {
+	if s == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	s.mu.Lock()

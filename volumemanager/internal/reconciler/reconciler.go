@@ -175,6 +175,13 @@ func (r *Reconciler) Retry(h podvolume.Key) {
 	r.queue.Add(h)
 }
 
+// RetryAll is Retry for several volumes.
+func (r *Reconciler) RetryAll(names []v1.UniqueVolumeName) {
+	for _, name := range names {
+		r.Retry(podvolume.Key{Volume: name})
+	}
+}
+
 // Planned returns the number of plans made.
 func (r *Reconciler) Planned() uint64 { return r.planned.Load() }
 

@@ -20,9 +20,9 @@ import (
 // pod.
 type attachedVolumes map[orphans.Dir]journal.Found
 
-func (r *Recovery) attached() attachedVolumes {
+func attachedIn(recorded *journal.Journal) attachedVolumes {
 	volumes := make(attachedVolumes)
-	for _, v := range r.options.Journal.Attached() {
+	for _, v := range recorded.Attached() {
 		volumes[orphans.Dir{Plugin: v.Record.Plugin, Name: v.Spec.Name(), Block: volume.IsBlock(v.Spec)}] = v
 	}
 	return volumes
@@ -35,14 +35,14 @@ func (a attachedVolumes) specOf(d orphans.Dir) *volume.Spec {
 
 // rebuildStagings returns the recorded volumes without a recorded staging that have a directory at their plugin's staging
 // path. It adds the pods for which a device is bound there.
-func (r *Recovery) rebuildStagings(attached attachedVolumes) []journal.Found {
+func (b *rebuilder) rebuildStagings(attached attachedVolumes) []journal.Found {
 	var built []journal.Found
 	names := make(map[string][]string)
 	for _, v := range attached {
 		if v.Record.Staging != nil {
 			continue
 		}
-		path, err := pluginpaths.Staging(r.options.Plugins, v.Spec)
+		path, err := pluginpaths.Staging(b.options.Plugins, v.Spec)
 		if err != nil || path == "" {
 			continue // A plugin that is not registered any more cannot unstage it either.
 		}
@@ -54,9 +54,9 @@ func (r *Recovery) rebuildStagings(attached attachedVolumes) []journal.Found {
 		if !slices.Contains(names[dir], filepath.Base(path)) {
 			continue
 		}
-		v.Record.Staging = &journal.Staging{Path: path, Mount: r.mounts.recordAt(path)}
-		v.Record.Pods = r.boundFor(v)
-		if v, err := r.check(v.Record); err == nil {
+		v.Record.Staging = &journal.Staging{Path: path, Mount: b.mounts.recordAt(path)}
+		v.Record.Pods = b.boundFor(v)
+		if v, err := b.check(v.Record); err == nil {
 			built = append(built, v)
 		}
 	}
@@ -64,17 +64,17 @@ func (r *Recovery) rebuildStagings(attached attachedVolumes) []journal.Found {
 }
 
 // boundFor returns the set-ups of a block volume: one for each pod whose UID is the name of a bind, or what is left of one.
-func (r *Recovery) boundFor(v journal.Found) map[types.UID]*journal.SetUp {
+func (b *rebuilder) boundFor(v journal.Found) map[types.UID]*journal.SetUp {
 	if !volume.IsBlock(v.Spec) {
 		return v.Record.Pods
 	}
 	pods := make(map[types.UID]*journal.SetUp)
 	uids, _ := orphans.BindsIn(v.Record.Staging.Path) // as above
 	for _, uid := range uids {
-		link := filepath.Join(r.options.Plugins.Host().GetPodVolumeDeviceDir(types.UID(uid), v.Record.Plugin), v.Spec.Name())
+		link := filepath.Join(b.options.Plugins.Host().GetPodVolumeDeviceDir(types.UID(uid), v.Record.Plugin), v.Spec.Name())
 		pods[types.UID(uid)] = &journal.SetUp{
 			OuterNames: []string{v.Spec.Name()}, Path: link,
-			Mount: r.mounts.recordAt(filepath.Join(v.Record.Staging.Path, uid)),
+			Mount: b.mounts.recordAt(filepath.Join(v.Record.Staging.Path, uid)),
 		}
 	}
 	return pods

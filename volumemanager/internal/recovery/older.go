@@ -16,11 +16,11 @@ const firstVersion = 1
 
 // renamed returns a record under the volume's present unique name. If the plugin is not registered, the record stays as it
 // is.
-func (r *Recovery) renamed(v journal.Found) journal.Found {
+func (p *proofs) renamed(v journal.Found) journal.Found {
 	if v.Record.Version != firstVersion {
 		return v
 	}
-	resolved, err := r.options.Plugins.Resolve(v.Spec)
+	resolved, err := p.plugins.Resolve(v.Spec)
 	if err != nil {
 		return v
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,30 +24,43 @@ import (
 // did not answer: it is then unknown whether they agree.
 var errDisagree = fmt.Errorf("the record does not agree with its plugin: %w", volume.ErrInvalid)
 
-// judge returns a record with the present name of its volume. The record is unproven while its plugin does not answer.
-func (r *Recovery) judge(v journal.Found) (journal.Found, error) {
-	v = r.renamed(v)
-	err := r.agrees(v)
+// proofs compares records with their plugins. It has the records whose plugins have not answered yet. It is safe for
+// concurrent use. Make it with newProofs.
+type proofs struct {
+	plugins *volume.VolumePluginMgr
+
+	unprovenMu sync.Mutex
+	unproven   map[v1.UniqueVolumeName]journal.Found
+}
+
+func newProofs(plugins *volume.VolumePluginMgr) *proofs {
+	return &proofs{plugins: plugins, unproven: make(map[v1.UniqueVolumeName]journal.Found)}
+}
+
+// checkLoaded returns a record with the present name of its volume. The record is unproven while its plugin does not answer.
+func (p *proofs) checkLoaded(v journal.Found) (journal.Found, error) {
+	v = p.renamed(v)
+	err := p.compare(v)
 	v.Unproven = err != nil && !errors.Is(err, errDisagree)
 	if v.Unproven {
-		err = nil // The plugin is asked again before anything is done.
+		err = nil // Prove compares them before the first operation.
 	}
 	return v, err
 }
 
-// agrees compares a record with the results of its plugin for the spec and the pods. By the plugins' contract it does
+// compare compares a record with the results of its plugin for the spec and the pods. By the plugins' contract it does
 // no I/O. If they differ, the error matches errDisagree.
-func (r *Recovery) agrees(v journal.Found) (err error) {
+func (p *proofs) compare(v journal.Found) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = &volume.PanicError{Call: "the paths and the name of volume " + string(v.Record.Volume), Value: value, Stack: debug.Stack()}
 		}
 	}()
-	if err := r.agreesOnName(v); err != nil {
+	if err := p.compareName(v); err != nil {
 		return err
 	}
 	if v.Record.Staging != nil {
-		path, err := pluginpaths.Staging(r.options.Plugins, v.Spec)
+		path, err := pluginpaths.Staging(p.plugins, v.Spec)
 		if err != nil {
 			return err
 		}
@@ -58,29 +72,29 @@ func (r *Recovery) agrees(v journal.Found) (err error) {
 	if volume.IsBlock(v.Spec) {
 		pathOf = pluginpaths.Link
 	}
-	for uid, p := range v.Record.Pods {
-		if journal.UsedWhereItIs(v.Spec, p.Path) {
+	for uid, setUp := range v.Record.Pods {
+		if journal.UsedWhereItIs(v.Spec, setUp.Path) {
 			continue // It was compared with the spec when it was read.
 		}
-		path, err := pathOf(r.options.Plugins, v.Record.Plugin, v.Spec.Name(), uid)
+		path, err := pathOf(p.plugins, v.Record.Plugin, v.Spec.Name(), uid)
 		if err != nil {
 			return err
 		}
-		if path != p.Path {
-			return fmt.Errorf("volume %q is set up for pod %q at %q by its record, at %q by plugin %q: %w", v.Record.Volume, uid, p.Path, path, v.Record.Plugin, errDisagree)
+		if path != setUp.Path {
+			return fmt.Errorf("volume %q is set up for pod %q at %q by its record, at %q by plugin %q: %w", v.Record.Volume, uid, setUp.Path, path, v.Record.Plugin, errDisagree)
 		}
 	}
 	return nil
 }
 
-// agreesOnName compares the name of the volume, which for many volumes differs for each pod.
-func (r *Recovery) agreesOnName(v journal.Found) error {
+// compareName compares the name of the volume, which for many volumes differs for each pod.
+func (p *proofs) compareName(v journal.Found) error {
 	uids := slices.Collect(maps.Keys(v.Record.Pods))
 	if len(uids) == 0 {
 		uids = []types.UID{"any"} // The volume is staged or attached: its pods share the name.
 	}
 	for _, uid := range uids {
-		name, err := r.options.Plugins.UniqueVolumeName(volume.UniquePodName(uid), v.Spec)
+		name, err := p.plugins.UniqueVolumeName(volume.UniquePodName(uid), v.Spec)
 		if err != nil {
 			return err
 		}
@@ -91,25 +105,32 @@ func (r *Recovery) agreesOnName(v journal.Found) error {
 	return nil
 }
 
+// add notes a record that has to be proven.
+func (p *proofs) add(v journal.Found) {
+	p.unprovenMu.Lock()
+	defer p.unprovenMu.Unlock()
+	p.unproven[v.Record.Volume] = v
+}
+
 // Prove compares the record of a found volume with its plugin, if that was not possible at the start. Until they agree
 // the manager runs no operation on the volume.
-func (r *Recovery) Prove(name v1.UniqueVolumeName) error {
-	r.mu.Lock()
-	v, ok := r.unproven[name]
-	r.mu.Unlock()
+func (p *proofs) Prove(name v1.UniqueVolumeName) error {
+	p.unprovenMu.Lock()
+	v, ok := p.unproven[name]
+	p.unprovenMu.Unlock()
 	if !ok {
 		return nil
 	}
-	if err := r.agrees(v); err != nil {
+	if err := p.compare(v); err != nil {
 		return fmt.Errorf("volume %q is left alone, since its record is not proven: %w", name, err)
 	}
-	r.Forget(name)
+	p.Forget(name)
 	return nil
 }
 
 // Forget drops a volume from the unproven ones: it is proven, or nothing of it is left.
-func (r *Recovery) Forget(name v1.UniqueVolumeName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.unproven, name)
+func (p *proofs) Forget(name v1.UniqueVolumeName) {
+	p.unprovenMu.Lock()
+	defer p.unprovenMu.Unlock()
+	delete(p.unproven, name)
 }

@@ -55,14 +55,16 @@ func (r *Recovery) lookForOrphans(ctx context.Context) (unrecorded []orphans.Orp
 	if !r.options.Journal.HasMarks() {
 		return nil, false
 	}
-	unrecorded, err := r.findUnrecorded(ctx)
+	b := rebuilder{options: r.options, proofs: r.proofs, mounts: r.mounts}
+	r.mounts = mountsFound{}
+	unrecorded, err := b.findUnrecorded(ctx)
 	if err != nil {
 		r.options.Logger.Error("what lies under the root and is on no record is not known", "error", err)
 	}
 	if r.mustRebuild() {
-		unrecorded = r.rebuild(ctx, unrecorded)
+		built, rest := b.rebuild(ctx, unrecorded)
+		unrecorded = r.adoptRebuilt(ctx, built, rest)
 	}
-	r.mounts = mountsFound{}
 	r.endRebuild()
 	if err == nil && ctx.Err() == nil {
 		if err := r.options.Journal.MarkComplete(); err != nil {
@@ -78,19 +80,27 @@ func (r *Recovery) mustRebuild() bool {
 	return !r.options.Journal.IsComplete() || len(r.Damaged()) > 0
 }
 
+// rebuilder finds what lies under the root without a record, and makes the missing records.
+type rebuilder struct {
+	options Options
+	proofs  *proofs
+	// mounts is the mount table at the start.
+	mounts mountsFound
+}
+
 // findUnrecorded returns the mounts, directories and devices that have had no record at any time since the start. It lists
 // them first and reads the records after that: the records then hold everything that this manager has begun meanwhile, and
 // everything that it has torn down.
-func (r *Recovery) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error) {
-	host := r.options.Plugins.Host()
+func (b *rebuilder) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error) {
+	host := b.options.Plugins.Host()
 	dirs, err := orphans.VolumeDirs(ctx, host)
 	staged, stagedErr := orphans.StagingDirs(host)
-	devices, devicesErr := r.options.Orphans.LoopDevices(ctx)
-	recorded := r.options.Journal.EndStart()
-	empty, emptyErr := r.options.Orphans.EmptyPods(dirs, recorded.Paths, r.mounts.table)
+	devices, devicesErr := b.options.Orphans.LoopDevices(ctx)
+	recorded := b.options.Journal.EndStart()
+	empty, emptyErr := b.options.Orphans.EmptyPods(dirs, recorded.Paths, b.mounts.table)
 	err = errors.Join(err, stagedErr, devicesErr, emptyErr)
 	used := paths.WithParents(maps.Keys(recorded.Paths))
-	unrecorded := orphans.Mounts(r.mounts.table, host, recorded.Paths)
+	unrecorded := orphans.Mounts(b.mounts.table, host, recorded.Paths)
 	mounted := make(map[string]int, len(unrecorded))
 	for i, o := range unrecorded {
 		mounted[o.Path] = i
@@ -112,42 +122,47 @@ func (r *Recovery) findUnrecorded(ctx context.Context) ([]orphans.Orphan, error)
 		}
 	}
 	unrecorded = append(unrecorded, empty...)
-	return append(unrecorded, r.options.Orphans.Devices(devices, r.mounts.table, recorded.Accounts)...), err
+	return append(unrecorded, b.options.Orphans.Devices(devices, b.mounts.table, recorded.Accounts)...), err
 }
 
-// rebuild identifies the volumes that were found: from the remaining records, and by asking the plugins. It enters them into
-// the actual state as uncertain, writes their records, and returns what it could not identify.
-func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []orphans.Orphan {
-	attached := r.attached()
-	built := r.rebuildStagings(attached)
-	var rest []orphans.Orphan
-	silent := make(map[string]error)
+// rebuild identifies the volumes that were found, from the remaining records and by calls of the plugins. It returns them, and
+// what it could not identify.
+func (b *rebuilder) rebuild(ctx context.Context, unrecorded []orphans.Orphan) (built []journal.Found, rest []orphans.Orphan) {
+	attached := attachedIn(b.options.Journal)
+	built = b.rebuildStagings(attached)
+	unresponsive := make(map[string]error)
 	for _, o := range unrecorded {
 		if o.Dir.Path == "" {
 			rest = append(rest, o)
 			continue
 		}
-		if o.Err = r.checkCanBeOurs(o); o.Err != nil {
+		if o.Err = b.checkCanBeOurs(o); o.Err != nil {
 			rest = append(rest, o)
 			continue
 		}
-		err := silent[o.Dir.Plugin]
+		err := unresponsive[o.Dir.Plugin]
 		var v journal.Found
 		if spec := attached.specOf(o.Dir); spec != nil {
-			v, err = r.foundOf(o, volume.ReconstructedVolume{Spec: spec})
+			v, err = b.foundOf(o, volume.ReconstructedVolume{Spec: spec})
 		} else if err == nil {
-			v, err = r.rebuildOne(ctx, o)
+			v, err = b.rebuildOne(ctx, o)
 		}
 		if err == nil {
 			built = append(built, v)
 			continue
 		}
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, volume.ErrUncertain) {
-			silent[o.Dir.Plugin] = err // The next call of this plugin would take as long.
+			unresponsive[o.Dir.Plugin] = err // The next call of this plugin would take as long.
 		}
 		o.Err = err
 		rest = append(rest, o)
 	}
+	return built, rest
+}
+
+// adoptRebuilt enters the volumes that were rebuilt into the actual state as uncertain, and writes their records. It returns
+// the rest without what these records contain.
+func (r *Recovery) adoptRebuilt(ctx context.Context, built []journal.Found, rest []orphans.Orphan) []orphans.Orphan {
 	if len(built) == 0 {
 		return rest
 	}
@@ -169,12 +184,12 @@ func (r *Recovery) rebuild(ctx context.Context, unrecorded []orphans.Orphan) []o
 
 // checkCanBeOurs refuses what cannot be a volume that a manager has set up: a file, or anything inside a mount that no
 // manager makes. The error matches owned.ErrUnproven.
-func (r *Recovery) checkCanBeOurs(o orphans.Orphan) error {
-	pods := r.options.Plugins.Host().GetPodsDir()
+func (b *rebuilder) checkCanBeOurs(o orphans.Orphan) error {
+	pods := b.options.Plugins.Host().GetPodsDir()
 	for above := filepath.Dir(o.Path); above != pods && paths.IsAtOrBeneath(above, pods); above = filepath.Dir(above) {
-		if at, ok := r.mounts.top[above]; ok {
+		if at, ok := b.mounts.top[above]; ok {
 			return fmt.Errorf("%q lies in a mount of %s %q at %q, which no manager makes: unmount that: %w",
-				o.Path, r.mounts.table[at].FSType, r.mounts.table[at].Source, above, owned.ErrUnproven)
+				o.Path, b.mounts.table[at].FSType, b.mounts.table[at].Source, above, owned.ErrUnproven)
 		}
 	}
 	if o.Mounted || o.Dir.Block {
@@ -218,61 +233,61 @@ func (r *Recovery) endRebuild() {
 }
 
 // rebuildOne asks the plugin which volume it finds, and makes the missing record.
-func (r *Recovery) rebuildOne(ctx context.Context, o orphans.Orphan) (journal.Found, error) {
+func (b *rebuilder) rebuildOne(ctx context.Context, o orphans.Orphan) (journal.Found, error) {
 	ask := operationexecutor.VolumeToReconstruct{
 		PluginName: o.Dir.Plugin, PodUID: o.Dir.UID, InnerVolumeSpecName: o.Dir.Name, VolumePath: o.Dir.Path,
 	}
 	if o.Dir.Block {
 		ask.VolumeMode = v1.PersistentVolumeBlock
 	}
-	answer, err := r.options.Reconstruct(ctx, ask)
+	answer, err := b.options.Reconstruct(ctx, ask)
 	if err != nil {
 		return journal.Found{}, err
 	}
-	return r.foundOf(o, answer)
+	return b.foundOf(o, answer)
 }
 
 // foundOf makes the record of a volume that was found set up for a pod, and checks it.
-func (r *Recovery) foundOf(o orphans.Orphan, answer volume.ReconstructedVolume) (journal.Found, error) {
-	record, err := r.recordOf(o, answer)
+func (b *rebuilder) foundOf(o orphans.Orphan, answer volume.ReconstructedVolume) (journal.Found, error) {
+	record, err := b.recordOf(o, answer)
 	if err != nil {
 		return journal.Found{}, fmt.Errorf("volume at %q cannot be rebuilt: %w", o.Path, err)
 	}
-	return r.check(record)
+	return b.check(record)
 }
 
 // check returns a record and its spec if it is valid and the plugin computes the same paths from it. Otherwise a teardown
 // would work on another path.
-func (r *Recovery) check(record journal.Record) (journal.Found, error) {
-	found, err := r.options.Journal.Check(record)
+func (b *rebuilder) check(record journal.Record) (journal.Found, error) {
+	found, err := b.options.Journal.Check(record)
 	if err == nil {
-		err = r.agrees(found)
+		err = b.proofs.compare(found)
 	}
 	return found, err
 }
 
 // recordOf makes the record of a volume that was found set up for a pod.
-func (r *Recovery) recordOf(o orphans.Orphan, answer volume.ReconstructedVolume) (journal.Record, error) {
+func (b *rebuilder) recordOf(o orphans.Orphan, answer volume.ReconstructedVolume) (journal.Record, error) {
 	spec, uid := answer.Spec, o.Dir.UID
-	name, err := r.options.Plugins.UniqueVolumeName(volume.UniquePodName(uid), spec)
+	name, err := b.options.Plugins.UniqueVolumeName(volume.UniquePodName(uid), spec)
 	if err != nil {
 		return journal.Record{}, err
 	}
-	record, err := r.options.Journal.NewRecord(name, o.Dir.Plugin, spec)
+	record, err := b.options.Journal.NewRecord(name, o.Dir.Plugin, spec)
 	if err != nil {
 		return record, err
 	}
 	// With a controller the record has no attachment. The controller considers the volume attached until it has detached it
 	// itself; if the node detached the volume, no controller would attach it again.
-	if ok, err := r.options.Plugins.IsAttachable(spec); r.options.AttachesItself && (err != nil || ok) {
-		record.Attachment = &journal.Attachment{Node: r.options.Plugins.Host().GetNodeName()}
+	if ok, err := b.options.Plugins.IsAttachable(spec); b.options.AttachesItself && (err != nil || ok) {
+		record.Attachment = &journal.Attachment{Node: b.options.Plugins.Host().GetNodeName()}
 	}
-	staged, err := pluginpaths.Staging(r.options.Plugins, spec)
+	staged, err := pluginpaths.Staging(b.options.Plugins, spec)
 	if err != nil {
 		return record, err
 	}
 	if staged != "" {
-		record.Staging = &journal.Staging{Path: staged, SELinux: answer.SELinuxMountContext, Mount: r.mounts.recordAt(staged)}
+		record.Staging = &journal.Staging{Path: staged, SELinux: answer.SELinuxMountContext, Mount: b.mounts.recordAt(staged)}
 	}
 	setUp := &journal.SetUp{OuterNames: []string{spec.Name()}, Path: o.Path, SELinux: answer.SELinuxMountContext}
 	if o.Mounted {

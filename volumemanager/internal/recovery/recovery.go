@@ -59,6 +59,8 @@ type Options struct {
 
 // Recovery holds what a start has found. Make it with [New].
 type Recovery struct {
+	*proofs
+
 	options Options
 	// read is closed when the records were read. known is closed later, when everything without a record was rebuilt or is
 	// listed as an orphan. Both are nil if the manager keeps no records.
@@ -76,8 +78,6 @@ type Recovery struct {
 	isRead, rebuilding, podsComplete bool
 	// adopted holds the volumes that were found. It is cleared when all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
-	// unproven holds the records that have not been compared with their plugins yet.
-	unproven map[v1.UniqueVolumeName]journal.Found
 	// released holds the pods that were removed before all pods had been added, and that may have volumes from before the
 	// restart. The value is the count of removals by then; it tells one removal of a pod from a later one.
 	released map[volume.UniquePodName]uint64
@@ -96,8 +96,7 @@ type Recovery struct {
 // New returns a recovery that has found nothing yet. It does no I/O.
 func New(o Options) *Recovery {
 	r := &Recovery{
-		options: o, complete: make(chan struct{}),
-		adopted: make(map[v1.UniqueVolumeName]struct{}), unproven: make(map[v1.UniqueVolumeName]journal.Found),
+		proofs: newProofs(o.Plugins), options: o, complete: make(chan struct{}), adopted: make(map[v1.UniqueVolumeName]struct{}),
 		released: make(map[volume.UniquePodName]uint64), outlived: make(map[volume.UniquePodName]struct{}), unswept: make(map[volume.UniquePodName]struct{}),
 	}
 	if o.Journal != nil {
@@ -195,7 +194,7 @@ func (r *Recovery) Read(ctx context.Context) error {
 }
 
 func (r *Recovery) readRecords(ctx context.Context) error {
-	found, damaged, err := r.options.Journal.Load(r.judge)
+	found, damaged, err := r.options.Journal.Load(r.proofs.checkLoaded)
 	if err != nil {
 		return err
 	}
@@ -205,13 +204,13 @@ func (r *Recovery) readRecords(ctx context.Context) error {
 	if r.mounts, err = r.compareMounts(ctx, found); err != nil {
 		r.options.Logger.Error("the mount table could not be compared with the records", "error", err)
 	}
-	r.mu.Lock()
-	r.damaged = damaged
 	for _, v := range found {
 		if v.Unproven {
-			r.unproven[v.Record.Volume] = v
+			r.proofs.add(v)
 		}
 	}
+	r.mu.Lock()
+	r.damaged = damaged
 	r.mu.Unlock()
 	return r.adoptAll(found)
 }
