@@ -55,8 +55,8 @@
 //
 // The server removes a volume only if no process on this machine uses it. Docker itself does not remove a volume of a
 // container. If Docker has forgotten ids, the server reads the mounts of all processes. It keeps the volume if another
-// mount namespace has the volume mounted, or has a mount of what was mounted when Mount was answered. It also keeps the
-// volume if it cannot read the mounts of a process.
+// mount namespace has the volume or a part of it mounted, or what Mount's answer showed. It also keeps the volume if it
+// cannot read the mounts of a process.
 //
 // When the context of [Server.Run] ends, running calls have [Options].Grace to end. Volumes in use stay mounted.
 //

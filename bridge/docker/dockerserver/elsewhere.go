@@ -16,32 +16,79 @@ import (
 
 // mountLine is one line of a mountinfo: the mount's id, which is unique in all namespaces; the device and the directory
 // in it that are mounted; and the mount point.
-type mountLine struct{ id, what, at string }
+type mountLine struct {
+	id   string
+	what place
+	at   string
+}
 
-// mountedAt returns the device and the directory mounted at path, or "" for no mount.
-func mountedAt(path string) (what string, err error) {
+// place is a device and a directory in its filesystem, as a mountinfo has them. The zero value is no place.
+type place struct{ device, dir string }
+
+// String returns what a record holds of a place.
+func (p place) String() string { return strings.TrimSpace(p.device + " " + p.dir) }
+
+func parsePlace(text string) place {
+	device, dir, _ := strings.Cut(text, " ")
+	return place{device, dir}
+}
+
+// contains reports whether other is p or beneath it.
+func (p place) contains(other place) bool {
+	return p != place{} && p.device == other.device && isBeneath(p.dir, other.dir)
+}
+
+func isBeneath(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// placeOf returns what path shows: what is mounted there, or a directory of the mount that it is in. It is the zero value if
+// nothing is there.
+func placeOf(path string) (place, error) {
 	table, err := mountsOf("/proc/self/mountinfo")
+	if err != nil || path == "" {
+		return place{}, err
+	}
+	if there, at := shownAt(table, escaped.Replace(path)); at {
+		return there, nil // A mount that hangs is not touched.
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return place{}, nil
+	}
+	there, _ := shownAt(table, escaped.Replace(resolved))
+	return there, err
+}
+
+// shownAt returns what an escaped path shows, and whether it is a mount point.
+func shownAt(table []mountLine, path string) (there place, isMount bool) {
+	var in mountLine
 	for _, m := range table {
-		if m.at == escaped.Replace(path) {
-			what = m.what // the uppermost comes last
+		if isBeneath(m.at, path) && len(m.at) >= len(in.at) {
+			in = m // the uppermost comes last
 		}
 	}
-	return what, err
+	there = in.what
+	if rest := strings.TrimPrefix(path, strings.TrimSuffix(in.at, "/")); rest != "" && path != in.at {
+		there.dir = strings.TrimSuffix(there.dir, "/") + rest
+	}
+	return there, path == in.at
 }
 
 // escaped replaces the characters of a path that would end a field or a line, as a mountinfo does.
 var escaped = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`)
 
 // unusedElsewhere returns an error that matches volume.ErrInUse if a process in another mount namespace, such as a
-// container, has a mount of the volume. That is a mount of what is mounted at path, or of what the record names: the
-// mount at path may be gone only here. If the mounts of a process cannot be read, the use is unknown, which is an error
+// container, has a mount of the volume or of a part of it. That is a mount of what path shows, or of what the record names:
+// the mount at path may be gone only here. If the mounts of a process cannot be read, the use is unknown, which is an error
 // too.
 func unusedElsewhere(path, recorded string) error {
-	wanted, err := mountedAt(path)
+	wanted, err := placeOf(path)
 	if err != nil {
 		return err
 	}
-	if wanted == "" && recorded == "" {
+	before := parsePlace(recorded)
+	if wanted == (place{}) && before == (place{}) {
 		return nil
 	}
 	table, err := mountsOf("/proc/self/mountinfo")
@@ -69,7 +116,7 @@ func unusedElsewhere(path, recorded string) error {
 			continue // it is in this mount namespace
 		}
 		for _, m := range table {
-			if m.what == wanted || m.what == recorded {
+			if wanted.contains(m.what) || before.contains(m.what) {
 				return fmt.Errorf("process %s has it mounted: end it first: %w", filepath.Base(filepath.Dir(name)), volume.ErrInUse)
 			}
 		}
@@ -86,7 +133,7 @@ func mountsOf(mountinfo string) (table []mountLine, err error) {
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		if fields := strings.Fields(lines.Text()); len(fields) > 4 {
-			table = append(table, mountLine{id: fields[0], what: fields[2] + " " + fields[3], at: fields[4]})
+			table = append(table, mountLine{id: fields[0], what: place{fields[2], fields[3]}, at: fields[4]})
 		}
 	}
 	return table, lines.Err()

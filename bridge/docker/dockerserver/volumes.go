@@ -305,11 +305,11 @@ func (s *volumes) mountLocked(ctx context.Context, r protocol.Use) (path string,
 	if err != nil {
 		return "", errors.Join(err, s.dropUse(v, r.ID))
 	}
-	what, err := mountedAt(path)
+	what, err := placeOf(path)
 	if err != nil {
 		return "", errors.Join(volume.Transient(err), s.dropUse(v, r.ID))
 	}
-	return path, s.records.setPath(r.Name, path, what)
+	return path, s.records.setPath(r.Name, path, what.String())
 }
 
 // dropUse removes an id from the record. After the last one the manager starts to tear the volume down.
