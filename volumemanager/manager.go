@@ -33,7 +33,8 @@ import (
 
 // These are the sentinel errors of this package, beside [ErrClaimNotReady]. Match them with errors.Is.
 var (
-	// ErrStopped matches the error of a wait that ended because Run has ended.
+	// ErrStopped matches the error of a wait that ended because Run has ended. If Run could not begin, the error also matches
+	// the error of Run.
 	ErrStopped = errors.New("the volume manager has stopped")
 	// ErrPodRemoved matches the error of a wait for a pod that was removed meanwhile.
 	ErrPodRemoved = errors.New("the pod was removed")
@@ -225,14 +226,22 @@ func (m *Manager) Run(ctx context.Context) error {
 		return nil
 	}
 	ending.Go(func() { m.run.cancelAtEnd(ctx, cancel) })
-	if err := m.root.Take(); err != nil {
-		return fmt.Errorf("volume manager: %w", err)
-	}
-	if err := m.recovery.Read(ctx); err != nil {
-		return fmt.Errorf("volume manager: %w", errors.Join(err, m.root.Release()))
+	if m.run.failed = m.begin(ctx); m.run.failed != nil {
+		return fmt.Errorf("volume manager: %w", m.run.failed)
 	}
 	m.doWork(ctx)
 	return m.end(context.WithoutCancel(ctx))
+}
+
+// begin locks the root and reads the records of an earlier manager.
+func (m *Manager) begin(ctx context.Context) error {
+	if err := m.root.Take(); err != nil {
+		return err
+	}
+	if err := m.recovery.Read(ctx); err != nil {
+		return errors.Join(err, m.root.Release())
+	}
+	return nil
 }
 
 // doWork starts the goroutines of Run. It returns after ctx has ended, when all of them have ended.

@@ -222,6 +222,28 @@ func TestSecondManagerOfTheSameDirectoriesIsRefused(t *testing.T) {
 	})
 }
 
+// TestAWaitSaysWhyRunCouldNotBegin: a program may look only at the error of its wait.
+func TestAWaitSaysWhyRunCouldNotBegin(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.start()
+		second, err := New(w.plugins, w.options)
+		require.NoError(t, err)
+		pod := podOf("web", "-scratch")
+		require.NoError(t, second.AddPod(t.Context(), pod))
+		ended := make(chan error, 1)
+		go func() { ended <- second.WaitForAttachAndMount(t.Context(), pod) }()
+		synctest.Wait()
+		failure := second.Run(t.Context())
+		for _, err := range []error{<-ended, second.WaitForUnmount(t.Context(), pod)} {
+			require.ErrorIs(t, err, ErrStopped)
+			require.ErrorIs(t, err, volume.ErrInUse)
+			require.ErrorContains(t, err, "Run could not begin: "+errors.Unwrap(failure).Error())
+			require.NotContains(t, err.Error(), "have not been read")
+		}
+	})
+}
+
 func TestDirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, withRecords(t))

@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,8 @@ type lifecycle struct {
 	stopping, ending signal
 	// stopped is closed when Run ends.
 	stopped chan struct{}
+	// failed is why Run could not begin. It is written before stopped is closed, and read only after that.
+	failed error
 }
 
 func newLifecycle() *lifecycle {
@@ -33,6 +36,15 @@ func (l *lifecycle) wait() {
 	if l.started.Load() {
 		<-l.stopped
 	}
+}
+
+// stoppedError returns the error of a wait that ended because Run has ended. It says why, if Run could not begin. Call it only
+// after stopped was closed.
+func (l *lifecycle) stoppedError() error {
+	if l.failed == nil {
+		return ErrStopped
+	}
+	return fmt.Errorf("%w, because Run could not begin: %w", ErrStopped, l.failed)
 }
 
 // signal is a channel that is closed once, by any goroutine.

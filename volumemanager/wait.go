@@ -171,7 +171,7 @@ func (m *Manager) wait(ctx context.Context, pod *v1.Pod, what awaited) error {
 		case <-ctx.Done():
 			ended = context.Cause(ctx)
 		case <-m.run.stopped:
-			ended = ErrStopped
+			ended = m.run.stoppedError()
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan
 	switch {
 	case !m.run.started.Load():
 		ended = fmt.Errorf("nothing is done before Run is called: %w", ended)
-	case reading != nil:
+	case reading != nil && !errors.Is(ended, ErrStopped):
 		ended = fmt.Errorf("the records of an earlier manager have not been read yet: %w", ended)
 	case what.state == "gone" && m.recovery.AwaitsPods():
 		ended = fmt.Errorf("PodsComplete was not called, and nothing that an earlier manager left is undone before: %w", ended)
