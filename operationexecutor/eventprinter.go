@@ -36,7 +36,8 @@ func (p *EventPrinter) Eventf(object runtime.Object, eventType, reason, messageF
 	_, _ = io.WriteString(p.to, strings.ReplaceAll(line, "\n", "; ")+"\n") // See NewEventPrinter.
 }
 
-// eventObject names an object by its kind, namespace and name.
+// eventObject names an object by its kind, namespace and name, or by its UID: after a restart, that is all that is known of a pod
+// that was not added again.
 func eventObject(object runtime.Object) string {
 	kind := fmt.Sprintf("%T", object)
 	kind = kind[strings.LastIndexAny(kind, ".*")+1:]
@@ -44,6 +45,8 @@ func eventObject(object runtime.Object) string {
 	switch {
 	case !ok:
 		return kind
+	case meta.GetName() == "":
+		return kind + " " + string(meta.GetUID())
 	case meta.GetNamespace() == "":
 		return kind + " " + meta.GetName()
 	}

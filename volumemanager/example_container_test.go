@@ -72,6 +72,7 @@ func ExampleManager_Status() {
 		Name: "site", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "fake.example.com"}},
 	})
 	check(manager.AddPod(ctx, pod))
+	manager.PodsComplete()
 	check(manager.WaitForAttachAndMount(ctx, pod))
 
 	fmt.Println(manager.Status())

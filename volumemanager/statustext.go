@@ -11,11 +11,11 @@ import (
 )
 
 // String returns the status as a table for people, one line for each volume; below it, indented, is why a volume is not where it
-// should be, and what else is wrong with it. Damaged records, orphans and lost data follow. Its form may change: programs use the
-// fields, or JSON.
+// should be, and what else is wrong with it. Damaged records, orphans and lost data follow. A line before the table says if the
+// manager does not run, or does not know all pods. Its form may change: programs use the fields, or JSON.
 func (s NodeStatus) String() string {
 	rows := volumeTable(s.Volumes)
-	lines := []string{rows[0]}
+	lines := append(s.missing(), rows[0])
 	for i, v := range s.Volumes {
 		lines = append(lines, rows[i+1])
 		for _, reason := range v.reasons() {
@@ -32,6 +32,17 @@ func (s NodeStatus) String() string {
 		lines = append(lines, withReason("data of volume "+string(l.Volume)+" may be lost", l.Err))
 	}
 	return strings.Join(lines, "\n")
+}
+
+// missing says what the agent has not done yet, or what it has ended.
+func (s NodeStatus) missing() []string {
+	switch {
+	case !s.Running:
+		return []string{"not running: Run was not called, has not read the records yet, or has ended"}
+	case !s.PodsComplete:
+		return []string{"pods not complete: call PodsComplete once every pod of the node has been added; until then what an earlier manager left stays"}
+	}
+	return nil
 }
 
 // volumeTable returns a head and one line for each volume.

@@ -14,6 +14,7 @@ import (
 func TestAStatusIsATableWithReasons(t *testing.T) {
 	pod := types.NamespacedName{Namespace: "default", Name: "web"}
 	status := NodeStatus{
+		Running: true, PodsComplete: true,
 		Volumes: []VolumeStatus{
 			{PodName: pod, OuterName: "data", Phase: PhaseUnresolved, Err: errors.New("claim \"default/data\" is not bound\nat all")},
 			{
@@ -41,5 +42,8 @@ orphan /lib/y
 data of volume a.b/c/d may be lost: input/output error`, status.String())
 	assert.Equal(t, `volume data of pod default/web is unresolved: claim "default/data" is not bound; at all`, status.Volumes[0].String())
 	assert.Equal(t, "volume a.b/c/d is detaching: busy, failed 3 times, next try at 2026-01-02T03:04:05Z", status.Volumes[2].String())
-	assert.Equal(t, "POD  VOLUME  PLUGIN  PHASE  PATH", NodeStatus{}.String())
+	const head = "POD  VOLUME  PLUGIN  PHASE  PATH"
+	assert.Equal(t, head, NodeStatus{Running: true, PodsComplete: true}.String())
+	assert.Regexp(t, `^pods not complete: .* PodsComplete .*\n`+head+"$", NodeStatus{Running: true}.String())
+	assert.Regexp(t, `^not running: .*\n`+head+"$", NodeStatus{PodsComplete: true}.String())
 }

@@ -37,7 +37,7 @@ func TestUnboundClaim(t *testing.T) {
 		"11 names one of another claim":                  {objects: objectList{newClaim("c", names("a")), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "different claim"},
 		"12 a volume is reserved for it":                 {objects: objectList{newClaim("c"), newVolume("a"), newVolume("b", refTo("c", ""))}, bound: "b"},
 		"13 asks for no size":                            {objects: objectList{newClaim("c", func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil }), newVolume("a")}, reason: ReasonFailedBinding, says: "no size"},
-		"14 a class without provisioner":                 {objects: objectList{newClaim("c", ofClass("x")), noProvisioner("x")}, reason: ReasonFailedBinding, says: "create one"},
+		"14 a class without provisioner":                 {objects: objectList{newClaim("c", ofClass("x")), noProvisioner("x")}, reason: ReasonFailedBinding, says: "create a PersistentVolume of it"},
 		"15 a provisioner that is not here":              {objects: objectList{newClaim("c", ofClass("x")), foreign("x")}, reason: ReasonExternalProvisioning, says: "example.com/other"},
 		"16 class that waits for its node":               {objects: objectList{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
 		"17 it waits although a volume fits":             {objects: objectList{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},

@@ -176,7 +176,7 @@ func (p *provisioning) recordMade(claim *v1.PersistentVolumeClaim, pv *v1.Persis
 // provisioner returns the plugin of a class; nil with the reason if there is none here.
 func (p *provisioning) provisioner(class *storagev1.StorageClass) (volume.ProvisionableVolumePlugin, reason) {
 	if class.Provisioner == NoProvisioner {
-		return nil, failedBinding("no volume fits, and nothing makes volumes of storage class %q: create one", class.Name)
+		return nil, failedBinding("no volume fits, and nothing makes volumes of storage class %q: create a PersistentVolume of it", class.Name)
 	}
 	plugin, err := p.plugins.FindProvisionablePluginByName(class.Provisioner)
 	switch {
