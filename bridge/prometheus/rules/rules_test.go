@@ -39,8 +39,8 @@ func TestEveryAlertFiresWhenItShould(t *testing.T) {
 	for name, expr := range alerts(t) {
 		t.Run(name, func(t *testing.T) {
 			require.Empty(t, healthy.eval(t, expr), "fires on a healthy system: %s", expr)
-			if name == "ManagerNotRunning" || name == "PodsNotComplete" {
-				return // TestAlertsAboutTheManager
+			if name == "ManagerNotRunning" || name == "PodsNotComplete" || name == "AgentGone" {
+				return // TestAlertsAboutTheManager, TestAnAgentThatIsGoneIsNoticed
 			}
 			require.NotEmpty(t, sick.eval(t, expr), "is silent: %s", expr)
 		})
@@ -53,6 +53,18 @@ func TestAlertsAboutTheManager(t *testing.T) {
 	early.status.PodsComplete = false
 	require.NotEmpty(t, record(t, stopped).eval(t, alerts(t)["ManagerNotRunning"]))
 	require.NotEmpty(t, record(t, early).eval(t, alerts(t)["PodsNotComplete"]))
+}
+
+// An agent that is gone has no metric that could say so.
+func TestAnAgentThatIsGoneIsNoticed(t *testing.T) {
+	gone := record(t, newWorld(false))
+	scraped := gone.end
+	gone.end = scraped.Add(30 * time.Minute)
+	found := gone.eval(t, alerts(t)["AgentGone"])
+	require.Len(t, found, 1)
+	require.Equal(t, "node-1:9100", found[0].Metric.Get("instance"))
+	gone.end = scraped.Add(2 * time.Hour)
+	require.Empty(t, gone.eval(t, alerts(t)["AgentGone"]), "a node that was removed is not missed for ever")
 }
 
 // The first detach by force since the start is one too many, and must not begin its own counter.
