@@ -128,8 +128,9 @@ func (a attacher) request(ctx context.Context, s *session, src source, node type
 	}, nil
 }
 
-// attachmentSecrets holds the secret of each attachment, because Detach does not get the volume. The zero value is
-// empty.
+// attachmentSecrets holds the reference to the secret of each attachment, because Detach does not get the volume. Attach
+// and the verification of attachments write it: after a restart it is complete when all have been verified. The zero
+// value is empty.
 type attachmentSecrets struct {
 	mu   sync.Mutex
 	refs map[attachment]*v1.SecretReference
@@ -234,7 +235,9 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: known.NodeID, Secrets: secrets})
 	if err == nil {
 		p.attached.forget(at)
-		p.node.contexts.forget(handle)
+		if nodeName == p.host.GetNodeName() {
+			p.node.contexts.forget(handle)
+		}
 	}
 	return err
 }
@@ -253,6 +256,7 @@ func (a attacher) VolumesAreAttached(
 func (p *Plugin) BulkVerifyVolumes(
 	ctx context.Context, volumesByNode map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec,
 ) (map[types.NodeName]map[v1.UniqueVolumeName]bool, error) {
+	p.keepSecrets(volumesByNode)
 	s, err := p.client.session(ctx)
 	if err != nil {
 		return nil, err
@@ -283,6 +287,17 @@ func (p *Plugin) BulkVerifyVolumes(
 		}
 	}
 	return answer, nil
+}
+
+// keepSecrets keeps the secrets of attachments that are verified: after a restart Detach gets them from there.
+func (p *Plugin) keepSecrets(volumesByNode map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec) {
+	for node, specs := range volumesByNode {
+		for _, spec := range specs {
+			if src, err := p.sourceOf(spec); err == nil {
+				p.attached.keep(attachment{src.csi.VolumeHandle, node}, src.csi.ControllerPublishSecretRef)
+			}
+		}
+	}
 }
 
 // nodesOfVolumes returns a function that returns the nodes of a volume, and false if the driver does not report them;
