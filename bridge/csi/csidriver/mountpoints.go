@@ -52,6 +52,42 @@ func (m *mountPoints) refs(ctx context.Context, staging string) ([]string, error
 	return refs, nil
 }
 
+// checkUnused returns an error that matches [volume.ErrInUse] if a volume is staged or published on this node by the
+// records. A record of an earlier boot at whose path nothing is mounted does not count: after a power cut there may be
+// such a record of a volume that has been unstaged. checkUnused returns these records.
+func (m *mountPoints) checkUnused(ctx context.Context, volumeID string) (outlived []record, err error) {
+	found, err := m.records.all(func(r record) bool { return r.VolumeID == volumeID })
+	if err != nil {
+		return nil, fmt.Errorf("it is not known whether it is used: %w", err)
+	}
+	for _, rec := range found {
+		mounted := true
+		if m.records.outlived(rec) {
+			if mounted, err = m.isMounted(ctx, rec.Path); err != nil {
+				return nil, fmt.Errorf("it is not known whether it is used: %w", err)
+			}
+		}
+		if mounted {
+			return nil, fmt.Errorf("it is %s at %q: %w", rec.Kind, rec.Path, volume.ErrInUse)
+		}
+		outlived = append(outlived, rec)
+	}
+	return outlived, nil
+}
+
+// removeOutlived removes records of earlier boots. It keeps a record that has been replaced meanwhile.
+func (m *mountPoints) removeOutlived(outlived []record) error {
+	var errs []error
+	for _, old := range outlived {
+		rec, known, err := m.records.read(old.Path)
+		if err == nil && known && m.records.outlived(rec) {
+			err = m.records.remove(old.Path)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // undoFailed classifies the failure of a call that mounts at path. Only if the driver's answer is final, there was no
 // record before, and nothing is mounted, the call had no effect: undoFailed then removes the call's directory and
 // record.

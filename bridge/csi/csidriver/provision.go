@@ -237,12 +237,9 @@ func (d *deleter) GetPath() string { return "" }
 // the driver.
 func (d *deleter) Delete(ctx context.Context) error {
 	p, id := d.plugin, d.src.csi.VolumeHandle
-	used, err := p.node.mountPoints.records.all(func(r record) bool { return r.VolumeID == id })
+	outlived, err := p.node.mountPoints.checkUnused(ctx, id)
 	if err != nil {
-		return fmt.Errorf("driver %q: volume %q: it is not known whether it is used: %w", p.options.Driver, id, err)
-	}
-	if len(used) > 0 {
-		return fmt.Errorf("driver %q: volume %q is %s at %q: %w", p.options.Driver, id, used[0].Kind, used[0].Path, volume.ErrInUse)
+		return fmt.Errorf("driver %q: volume %q: %w", p.options.Driver, id, err)
 	}
 	s, err := p.client.session(ctx)
 	if err != nil {
@@ -253,7 +250,10 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return err
 	}
 	_, err = call(ctx, s, "DeleteVolume", csi.NewControllerClient(s.conn).DeleteVolume, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets})
-	return err
+	if err != nil {
+		return err
+	}
+	return p.node.mountPoints.removeOutlived(outlived)
 }
 
 func (d *deleter) deletionSecret() *v1.SecretReference {

@@ -206,15 +206,15 @@ func (n *nodeService) addStaging(src source, request *csi.NodePublishVolumeReque
 	if err != nil {
 		return err
 	}
-	if !known {
-		return fmt.Errorf("volume %q: nothing is on record at %q: stage it first: %w", src.pv.Name, path, ErrNotStaged)
+	if !known || n.mountPoints.records.outlived(rec) {
+		return fmt.Errorf("volume %q: nothing is on record at %q in this boot: stage it first: %w", src.pv.Name, path, ErrNotStaged)
 	}
 	request.StagingTargetPath, request.PublishContext = path, rec.PublishContext
 	return nil
 }
 
 // addAttachment adds the publish context of a volume that is not staged: from the last WaitForAttach, or else from the
-// record of an earlier set-up.
+// record of an earlier set-up in this boot. In another boot the driver may have attached the volume as another device.
 func (n *nodeService) addAttachment(pub publication, request *csi.NodePublishVolumeRequest) error {
 	if !n.client.attaches() {
 		return nil
@@ -224,7 +224,7 @@ func (n *nodeService) addAttachment(pub publication, request *csi.NodePublishVol
 		return nil
 	}
 	rec, known, err := n.mountPoints.records.read(pub.path)
-	if err == nil && !known {
+	if err == nil && (!known || n.mountPoints.records.outlived(rec)) {
 		err = fmt.Errorf("volume %q: what the driver returned when it was attached is not known: wait for it first: %w", pub.src.pv.Name, ErrNotAttached)
 	}
 	request.PublishContext = rec.PublishContext

@@ -1,6 +1,7 @@
 package csidriver
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -14,8 +15,13 @@ import (
 
 // records are files with the driver's calls by path, because a teardown gets only the path. A record exists from before
 // its call until the call that undoes it has succeeded. Records are not synced: the mounts that they are about end with
-// the boot, and a killed program leaves complete files, because each is renamed into place.
-type records struct{ dir string }
+// the boot, and a killed program leaves complete files, because each is renamed into place. After a power cut a record
+// may have lost its content, and a removed record may exist again.
+type records struct {
+	dir string
+	// boot is the kernel's id of this boot; empty if it is unknown.
+	boot string
+}
 
 // record is the request for one path. It holds no secret.
 type record struct {
@@ -25,6 +31,8 @@ type record struct {
 	VolumeID string `json:"volumeID"`
 	// Kind is the kind of the path.
 	Kind kind `json:"kind"`
+	// Boot is the boot in which the record was written; empty in records of earlier versions.
+	Boot string `json:"boot,omitempty"`
 	// Staging is the staging path of a published volume.
 	Staging string `json:"staging,omitempty"`
 	// PublishContext is the publish context of the volume.
@@ -67,16 +75,26 @@ func (r records) file(path string) string {
 	return filepath.Join(r.dir, hex.EncodeToString(sum[:])+recordSuffix)
 }
 
+// outlived reports whether a record is of an earlier boot: its mount has ended with that boot. What the driver itself has
+// stored for the call may still exist.
+func (r records) outlived(rec record) bool {
+	return r.boot != "" && rec.Boot != "" && rec.Boot != r.boot
+}
+
 // write replaces the record of its path, and reports whether there was one. If the path has the record of another
-// volume, write keeps it and returns an error.
+// volume, of this boot, write keeps it and returns an error.
 func (r records) write(rec record) (existed bool, err error) {
 	old, existed, err := r.read(rec.Path)
 	if err != nil {
 		return existed, err
 	}
+	if existed && old.VolumeID != rec.VolumeID && r.outlived(old) {
+		existed = false
+	}
 	if existed && old.VolumeID != rec.VolumeID {
 		return true, fmt.Errorf("volume %q is on record at %q: tear it down first", old.VolumeID, rec.Path)
 	}
+	rec.Boot = r.boot
 	text, err := json.Marshal(rec)
 	if err != nil {
 		return existed, err
@@ -107,7 +125,7 @@ func replaceFile(path string, content []byte) error {
 // an error: the state of the path is then unknown.
 func (r records) read(path string) (record, bool, error) {
 	rec, err := readRecord(r.file(path))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoContent) {
 		return record{}, false, nil
 	}
 	if err == nil && rec.Path != path {
@@ -119,10 +137,17 @@ func (r records) read(path string) (record, bool, error) {
 	return rec, true, nil
 }
 
+// errNoContent says that a record has lost its content. Each record has its content when it is renamed into place, so
+// only a power cut can take it: nothing of the record is mounted in this boot.
+var errNoContent = errors.New("the record has no content")
+
 func readRecord(file string) (record, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return record{}, err
+	}
+	if len(bytes.Trim(text, "\x00")) == 0 {
+		return record{}, errNoContent
 	}
 	var rec record
 	if err := json.Unmarshal(text, &rec); err != nil {
@@ -155,7 +180,7 @@ func (r records) all(keep func(record) bool) ([]record, error) {
 			continue
 		}
 		rec, err := readRecord(filepath.Join(r.dir, entry.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoContent) {
 			continue
 		}
 		if err != nil {
