@@ -90,11 +90,23 @@ func (s *sim) step(ctx context.Context, t *testing.T, p *simProcess) {
 		s.make(ctx, simGroup())
 	case luck < 88:
 		s.remove(ctx, simGroup())
-	case luck < 92:
+	case luck < 91:
+		s.removeGroupContent(ctx)
+	case luck < 94:
 		p.link.cutOff(false)
 	default:
 		s.makeReady()
 	}
+}
+
+// removeGroupContent deletes the content of a group by hand.
+func (s *sim) removeGroupContent(ctx context.Context) {
+	contents := simAll[*groupv1.VolumeGroupSnapshotContent](ctx, s)
+	if len(contents) == 0 {
+		return
+	}
+	s.remove(ctx, contents[s.luck(len(contents))])
+	s.count("content deleted by hand")
 }
 
 func simSnapshot(name, claim, class string) *snapshotv1.VolumeSnapshot {
@@ -261,11 +273,15 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 			wrong = append(wrong, "content "+content.Name+" stays")
 		}
 	}
+	held := map[string]bool{} // the contents whose group exists
+	for _, group := range simAll[*groupv1.VolumeGroupSnapshot](ctx, s) {
+		held[groupBoundTo(group)] = true
+	}
 	for _, content := range simAll[*groupv1.VolumeGroupSnapshotContent](ctx, s) {
 		for _, handle := range memberHandlesOf(content) {
 			known[handle] = true
 		}
-		if content.DeletionTimestamp != nil {
+		if content.DeletionTimestamp != nil && !held[content.Name] {
 			wrong = append(wrong, "content "+content.Name+" of a group stays")
 		}
 	}
@@ -278,6 +294,8 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 		switch {
 		case group.DeletionTimestamp != nil:
 			wrong = append(wrong, "group "+group.Name+" stays")
+		case content != nil && content.DeletionTimestamp != nil:
+			// It was deleted by hand: it makes nothing more, and stays until the group is deleted.
 		case content != nil && !isGroupReady(content):
 			wrong = append(wrong, "group "+group.Name+" is not ready")
 		case content != nil && members[group.UID] != len(memberHandlesOf(content)):
@@ -344,6 +362,12 @@ var plantedBugs = map[string]simBug{
 		}
 		return obj
 	}},
+	"a group is not found that exists": {finds: "is deleted in the storage", read: func(s *sim, obj runtime.Object) runtime.Object {
+		if _, is := obj.(*groupv1.VolumeGroupSnapshot); is && s.luck(3) == 0 {
+			return nil
+		}
+		return obj
+	}},
 	"a claim is restored from the snapshot of another": {finds: "is restored from", swap: true},
 }
 
@@ -369,7 +393,7 @@ func TestSnapshotsStayWhole(t *testing.T) {
 		require.Empty(t, s.violations, "seed %d: SNAPSHOT_FIRST=%d SNAPSHOT_SEEDS=1 repeats it, and prints each turn", seed, seed)
 	}
 	t.Logf("%d seeds: %v", seeds, counts)
-	for _, what := range []string{"snapshot", "ready", "restored", "deleted", "group ready", "group deleted"} {
+	for _, what := range []string{"snapshot", "ready", "restored", "deleted", "group ready", "group deleted", "content deleted by hand"} {
 		assert.NotZero(t, counts[what], "a simulation in which there is no %q shows nothing of it", what)
 	}
 }
