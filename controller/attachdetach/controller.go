@@ -66,15 +66,15 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c.failures = newFailures(c.dirty)
 	c.reporter = newReporter(s, options)
 	c.health = &nodesHealth{nodes: c.objects.nodes, manages: options.ManagesNode, notReady: map[types.NodeName]notReadySince{}}
-	c.desired = cluster.NewDesiredStateOfWorld(plugins, cluster.Options{Changed: c.wish})
-	c.actual = cluster.NewActualStateOfWorld(plugins, cluster.Options{Changed: c.moved, ReportChanged: c.reporter.dirty.Add})
+	c.desired = cluster.NewDesiredStateOfWorld(plugins, cluster.Options{Changed: c.desiredChanged})
+	c.actual = cluster.NewActualStateOfWorld(plugins, cluster.Options{Changed: c.actualChanged, ReportChanged: c.reporter.dirty.Add})
 	c.reporter.actual = c.actual
 	c.events = &events{recorder: options.Recorder, logger: options.Logger, desired: c.desired, nodes: c.objects.nodes, forced: map[ForceReason]uint64{}}
 	c.records = newAttachmentRecords(s, c.actual.NodeUID)
 	c.foreign = newForeignAttachments(plugins, c.objects, c.volumeFreed)
 	c.pods = &populator{
 		objects: c.objects, health: c.health, desired: c.desired, actual: c.actual, logger: options.Logger,
-		dirty: workqueue.New[types.NamespacedName](), wants: map[types.NamespacedName]podWants{},
+		dirty: workqueue.New[types.NamespacedName](), known: map[types.NamespacedName]podVolumes{},
 	}
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
@@ -176,7 +176,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			workers.Go(func() { c.reporter.run(ctx) })
 		}
 		workers.Go(func() { c.verifyAll(ctx) })
-		remover := leftoverRemover{records: c.records, actual: c.actual, logger: c.options.Logger, delay: c.options.delay}
+		remover := recordRemover{records: c.records, actual: c.actual, logger: c.options.Logger, delay: c.options.delay}
 		workers.Go(func() { remover.run(ctx) })
 	}
 	workers.Wait()

@@ -438,7 +438,7 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 		w.delete(newNode("node-1"))
 		w.delete(newNode("node-2"))
 		assert.Empty(t, c.Status())
-		assert.Empty(t, c.pods.wants)
+		assert.Empty(t, c.pods.known)
 		assert.Empty(t, c.failures.known)
 		assert.Empty(t, c.attempts)
 		assert.Empty(t, c.failures.noRoom)

@@ -34,7 +34,7 @@ const (
 
 // attachmentView is all that the decision on one attachment depends on.
 type attachmentView struct {
-	// wanted says that a pod on the node wants the volume.
+	// keep says that a pod on the node wants the volume.
 	wanted bool
 	state  cluster.AttachmentState
 	use    cluster.UseState
@@ -69,7 +69,7 @@ func decide(v attachmentView, maxWait time.Duration) decision {
 	}
 	switch v.state {
 	case cluster.Attaching, cluster.Detaching:
-		return decision{} // The operation's end tells.
+		return decision{} // The end of the operation makes the attachment dirty again.
 	case cluster.Attached:
 		if v.wanted {
 			return decision{step: keep}

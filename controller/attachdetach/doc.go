@@ -1,7 +1,7 @@
 // Package attachdetach decides which node of a cluster has which volume, and attaches and detaches them. It does what the
 // attach/detach controller of Kubernetes does, on any [store.Store].
 //
-// # How it moves
+// # How it works
 //
 // The desired state is that a pod with a node has its volumes there. The actual state comes from operations that have ended and
 // from the reports of nodes. A change of either marks the attachment, one volume on one node, as dirty. A planner takes dirty

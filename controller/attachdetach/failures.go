@@ -35,8 +35,8 @@ func newFailures(dirty *workqueue.Queue[attachment]) *failures {
 	return &failures{dirty: dirty, known: map[attachment]failure{}, noRoom: map[types.NodeName]map[v1.UniqueVolumeName]struct{}{}}
 }
 
-// note keeps why an attachment is not what it should be, and has it looked at again when its time has come.
-func (f *failures) note(a attachment, why failure) {
+// record stores why an attachment is not in its desired state, and retries it when its back-off has elapsed.
+func (f *failures) record(a attachment, why failure) {
 	f.mu.Lock()
 	f.known[a] = why
 	f.mu.Unlock()
@@ -65,10 +65,10 @@ func (f *failures) of(a attachment) failure {
 	return f.known[a]
 }
 
-// waitForRoom has a volume wait until one is detached from the node. It is looked at once more when the wait begins: room that came
-// between the attempt and the wait woke no attachment.
+// waitForRoom makes a volume wait until another one is detached from the node. The attachment is decided once more when the wait begins:
+// a detach between the attempt and the wait has woken no attachment.
 func (f *failures) waitForRoom(a attachment, err error) {
-	f.note(a, failure{err: err})
+	f.record(a, failure{err: err})
 	f.mu.Lock()
 	waiting := f.noRoom[a.node]
 	if waiting == nil {
@@ -83,7 +83,7 @@ func (f *failures) waitForRoom(a attachment, err error) {
 	}
 }
 
-// roomOn has the volumes looked at that wait for room on a node.
+// roomOn queues the volumes that wait for room on a node.
 func (f *failures) roomOn(node types.NodeName) {
 	f.mu.Lock()
 	waiting := f.noRoom[node]

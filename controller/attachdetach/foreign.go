@@ -150,12 +150,12 @@ func (f *foreignAttachments) run(ctx context.Context) {
 		if !ok {
 			return
 		}
-		f.note(objectName)
+		f.read(objectName)
 	}
 }
 
-// note takes over what one foreign attachment says. One goroutine at a time calls it.
-func (f *foreignAttachments) note(objectName string) {
+// read updates the state from one foreign attachment. One goroutine at a time calls it.
+func (f *foreignAttachments) read(objectName string) {
 	before := f.volumeOf(objectName)
 	name := v1.UniqueVolumeName("")
 	if object, there := f.objects.attachments.Get(types.NamespacedName{Name: objectName}); there && !isOwnRecord(object) {

@@ -12,7 +12,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// nodesHealth knows how nodes are, and since when they are not ready. Its methods may be called from several goroutines at once.
+// nodesHealth has the health of nodes, and since when they are not ready. Its methods may be called from several goroutines at once.
 type nodesHealth struct {
 	nodes   *store.Mirror[*v1.Node]
 	manages func(node *v1.Node) bool
@@ -21,14 +21,14 @@ type nodesHealth struct {
 	notReady map[types.NodeName]notReadySince
 }
 
-// of returns what a node's object says of the node.
+// of returns the health of a node by its object.
 func (h *nodesHealth) of(name types.NodeName) nodeHealth {
 	node, _ := h.nodes.Get(types.NamespacedName{Name: string(name)})
-	return h.by(node)
+	return h.healthFrom(node)
 }
 
-// by returns what an object says of its node; nil when there is none.
-func (h *nodesHealth) by(node *v1.Node) nodeHealth {
+// healthFrom returns the health of a node by its object, which is nil if there is none.
+func (h *nodesHealth) healthFrom(node *v1.Node) nodeHealth {
 	switch {
 	case node == nil:
 		return missing
@@ -71,9 +71,9 @@ func (s notReadySince) isOf(node *v1.Node) bool {
 	return condition != nil && s.uid == node.UID && s.status == condition.Status && s.changed.Equal(&condition.LastTransitionTime)
 }
 
-// note keeps since when a node is not ready; node is its object, and nil when there is none.
-func (h *nodesHealth) note(name types.NodeName, node *v1.Node) {
-	health := h.by(node)
+// update stores since when a node is not ready. node is its object, nil if there is none.
+func (h *nodesHealth) update(name types.NodeName, node *v1.Node) {
+	health := h.healthFrom(node)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if health != notReady {
@@ -89,7 +89,7 @@ func (h *nodesHealth) note(name types.NodeName, node *v1.Node) {
 // notReadyFor returns for how long a node has not been ready without a break, as far as this controller has seen it. It is zero for a node that
 // is ready, or has no object.
 func (h *nodesHealth) notReadyFor(node *v1.Node) time.Duration {
-	if h.by(node) != notReady {
+	if h.healthFrom(node) != notReady {
 		return 0
 	}
 	h.mu.Lock()

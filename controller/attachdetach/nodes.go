@@ -13,12 +13,12 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// nodeChanged takes over what a node's object says. A node that is seen for the first time, or under another UID, tells with
+// nodeChanged updates the state from a node's object. A node that is seen for the first time, or under another UID, tells with
 // its status what may be attached to it.
 func (c *Controller) nodeChanged(seen *v1.Node) {
 	name := types.NodeName(seen.Name)
 	node, there := c.objects.nodes.Get(store.NameOf(seen))
-	c.health.note(name, node)
+	c.health.update(name, node)
 	if !there || !c.options.ManagesNode(node) {
 		c.actual.DeleteNode(name, seen.UID)
 		for _, pod := range c.objects.podsOfNode.Get(name) {
@@ -27,11 +27,11 @@ func (c *Controller) nodeChanged(seen *v1.Node) {
 		return
 	}
 	if uid, known := c.actual.NodeUID(name); known && uid == node.UID {
-		if err := c.takeUse(node); err != nil {
+		if err := c.recordUse(node); err != nil {
 			c.options.Logger.Warn("what a node uses is not known", "node", name, "error", err)
 		}
 	} else {
-		c.meetNode(node)
+		c.addNode(node)
 	}
 	// Its health may have changed, and that counts for what is to be taken from it.
 	for at := range c.actual.AttachmentsOfNode(name) {
@@ -41,20 +41,20 @@ func (c *Controller) nodeChanged(seen *v1.Node) {
 	}
 }
 
-// meetNode takes over a node that was not known.
-func (c *Controller) meetNode(node *v1.Node) {
+// addNode adds a node that was not known to the actual state.
+func (c *Controller) addNode(node *v1.Node) {
 	name := types.NodeName(node.Name)
 	if err := c.actual.RecoverNode(node); err != nil {
 		c.options.Logger.Warn("the status of a node cannot be taken over as a whole", "node", name, "error", err)
 	}
-	_ = c.takeUse(node) // It was added just now.
+	_ = c.recordUse(node) // It was added just now.
 	for _, pod := range c.objects.podsOfNode.Get(name) {
 		c.pods.changed(pod)
 	}
 }
 
-// takeUse takes over what a node's object says that the node uses.
-func (c *Controller) takeUse(node *v1.Node) error {
+// recordUse records the volumes that a node's object lists as in use.
+func (c *Controller) recordUse(node *v1.Node) error {
 	name := types.NodeName(node.Name)
 	if store.LostVolumesInUse(node) {
 		return nil // What the node said before counts until it has said it again.
@@ -66,7 +66,7 @@ func (c *Controller) takeUse(node *v1.Node) error {
 }
 
 // useReader reads what nodes use. An object that was made anew, and that this controller has not seen yet, is an error: its list
-// is not that of the node that was told that the volume is withdrawn.
+// is not that of the node whose status no longer lists the volume.
 type useReader struct {
 	store.NodeStatus
 

@@ -17,34 +17,34 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// podWants is what one pod wants: volumes on its node.
-type podWants struct {
+// podVolumes are the volumes that one pod needs on its node.
+type podVolumes struct {
 	uid     types.UID
 	node    types.NodeName
 	volumes map[v1.UniqueVolumeName]struct{}
 }
 
-// populator finds out what pods want. populate is called by one goroutine at a time; the other methods by several.
+// populator puts the volumes that pods need into the desired state. populate is called by one goroutine at a time; the other methods by several.
 type populator struct {
 	objects objects
 	health  *nodesHealth
 	desired *cluster.DesiredStateOfWorld
 	actual  *cluster.ActualStateOfWorld
 	logger  *slog.Logger
-	dirty   *workqueue.Queue[types.NamespacedName] // the pods to be looked at
-	wants   map[types.NamespacedName]podWants
+	dirty   *workqueue.Queue[types.NamespacedName] // the pods to populate
+	known   map[types.NamespacedName]podVolumes
 }
 
 func (p *populator) changed(pod *v1.Pod) { p.dirty.Add(store.NameOf(pod)) }
 
-// claimChanged has the pods looked at that refer to a claim.
+// claimChanged queues the pods that refer to a claim.
 func (p *populator) claimChanged(name types.NamespacedName) {
 	for _, pod := range p.objects.podsOfClaim.Get(name) {
 		p.changed(pod)
 	}
 }
 
-// run finds out what pods want, until ctx ends.
+// run populates dirty pods until ctx ends.
 func (p *populator) run(ctx context.Context) {
 	for {
 		name, ok := p.dirty.Get(ctx)
@@ -55,25 +55,25 @@ func (p *populator) run(ctx context.Context) {
 	}
 }
 
-// populate makes what a pod wants the desired state. A volume that cannot be found out is wanted as long as it was: unknown is
-// not absent. It does no I/O; whatever it waits for makes the pod dirty again.
+// populate puts the volumes of a pod into the desired state. A volume that cannot be resolved now stays in it if it was there: unknown
+// is not absent. It does no I/O; a change of what it waits for makes the pod dirty again.
 func (p *populator) populate(name types.NamespacedName) {
 	pod, there := p.objects.pods.Get(name)
-	had, known := p.wants[name]
+	had, known := p.known[name]
 	if known && (!there || pod.UID != had.uid || types.NodeName(pod.Spec.NodeName) != had.node) {
 		p.desired.DeletePod(volume.UniquePodName(had.uid))
-		delete(p.wants, name)
-		had = podWants{}
+		delete(p.known, name)
+		had = podVolumes{}
 	}
 	if !there || pod.Spec.NodeName == "" {
 		return
 	}
-	if volume.IsPodTerminated(pod) || p.isOfOthers(types.NodeName(pod.Spec.NodeName)) {
+	if volume.IsPodTerminated(pod) || p.isUnmanaged(types.NodeName(pod.Spec.NodeName)) {
 		p.desired.DeletePod(volume.GetUniquePodName(pod))
-		delete(p.wants, name)
+		delete(p.known, name)
 		return
 	}
-	wants, err := p.desire(pod, had)
+	wants, err := p.addToDesired(pod, had)
 	if err != nil {
 		p.logger.Info("not every volume of a pod is known", "pod", name.String(), "error", err)
 	}
@@ -84,17 +84,17 @@ func (p *populator) populate(name types.NamespacedName) {
 			wants.volumes[gone] = struct{}{}
 		}
 	}
-	p.wants[name] = wants
+	p.known[name] = wants
 }
 
-// isOfOthers reports whether a node's object says that another program attaches its volumes. A node without an object may be this
-// controller's: its pods go on wanting what they want.
-func (p *populator) isOfOthers(name types.NodeName) bool { return p.health.of(name) == unmanaged }
+// isUnmanaged reports whether a node's object says that another program attaches its volumes. A node without an object may be this
+// controller's: the volumes of its pods stay desired.
+func (p *populator) isUnmanaged(name types.NodeName) bool { return p.health.of(name) == unmanaged }
 
-// desire enters the volumes of a pod into the desired state. Those that cannot be found out are in the error.
-func (p *populator) desire(pod *v1.Pod, had podWants) (podWants, error) {
+// addToDesired adds the volumes of a pod to the desired state. The error names those that cannot be resolved.
+func (p *populator) addToDesired(pod *v1.Pod, had podVolumes) (podVolumes, error) {
 	node := types.NodeName(pod.Spec.NodeName)
-	wants := podWants{uid: pod.UID, node: node, volumes: make(map[v1.UniqueVolumeName]struct{}, len(had.volumes))}
+	wants := podVolumes{uid: pod.UID, node: node, volumes: make(map[v1.UniqueVolumeName]struct{}, len(had.volumes))}
 	var errs []error
 	for i := range pod.Spec.Volumes {
 		spec, err := p.specOf(pod, &pod.Spec.Volumes[i])

@@ -35,13 +35,13 @@ func (e *NodeMissingError) Error() string {
 // Unwrap returns the sentinels.
 func (e *NodeMissingError) Unwrap() []error { return []error{ErrNodeMissing, volume.ErrInUse} }
 
-// wish is called by the desired state after a change.
-func (c *Controller) wish(name v1.UniqueVolumeName, node types.NodeName) {
+// desiredChanged is called by the desired state after a change.
+func (c *Controller) desiredChanged(name v1.UniqueVolumeName, node types.NodeName) {
 	c.dirty.Add(attachment{name, node})
 }
 
-// moved is called by the actual state after a change. Attachments may wait for the volume, or for the room, that has become free.
-func (c *Controller) moved(name v1.UniqueVolumeName, node types.NodeName) {
+// actualChanged is called by the actual state after a change. Attachments may wait for the volume, or for the room, that has become free.
+func (c *Controller) actualChanged(name v1.UniqueVolumeName, node types.NodeName) {
 	c.dirty.Add(attachment{name, node})
 	if c.actual.AttachState(name, node) == cluster.NotAttached {
 		c.volumeFreed(name)
@@ -78,8 +78,8 @@ func (c *Controller) endAttempt(a attachment) {
 	}
 }
 
-// planAll decides dirty attachments until ctx ends. It is the one goroutine that begins operations: what it finds not pending
-// stays so until it begins one itself.
+// planAll decides dirty attachments until ctx ends. It is the only goroutine that begins operations: an attachment without a pending
+// operation has none until planAll begins one.
 func (c *Controller) planAll(ctx context.Context) {
 	for {
 		a, ok := c.dirty.Get(ctx)
@@ -98,7 +98,7 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 	}
 	c.endAttempt(a)
 	asked := c.confirmer.isAsked(a) // Read before what is known, too: once it is no more, what is known has the answer in it.
-	view, want, have := c.look(a)
+	view, want, have := c.view(a)
 	d := decide(view, c.options.MaxWaitForUnmount)
 	switch d.step {
 	case attach:
@@ -111,22 +111,22 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 		c.actual.CancelDetachRequest(a.volume, a.node)
 		c.failures.forget(a)
 	case stay:
-		c.stay(a, view, have)
+		c.recordWait(a, view, have)
 	}
 	if d.after > 0 {
 		c.dirty.AddAt(a, time.Now().Add(d.after))
 	}
 }
 
-// look gathers all that the decision depends on.
-func (c *Controller) look(a attachment) (attachmentView, operationexecutor.VolumeToAttach, cluster.Attachment) {
+// view returns the input of the decision.
+func (c *Controller) view(a attachment) (attachmentView, operationexecutor.VolumeToAttach, cluster.Attachment) {
 	want, wanted := c.desired.VolumeToAttach(a.volume, a.node)
 	have, _ := c.actual.Attachment(a.volume, a.node)
 	node, _ := c.objects.nodes.Get(types.NamespacedName{Name: string(a.node)})
-	view := attachmentView{wanted: wanted, state: have.AttachState, node: c.health.by(node), notReadyFor: c.health.notReadyFor(node)}
+	view := attachmentView{wanted: wanted, state: have.AttachState, node: c.health.healthFrom(node), notReadyFor: c.health.notReadyFor(node)}
 	if !wanted && view.state != cluster.NotAttached {
 		if have.InUse == cluster.AssumedInUse {
-			c.askUse(a.node)
+			c.readUse(a.node)
 			have, _ = c.actual.Attachment(a.volume, a.node)
 		}
 		if since := c.actual.RequestDetach(a.volume, a.node); !since.IsZero() {
@@ -137,19 +137,19 @@ func (c *Controller) look(a attachment) (attachmentView, operationexecutor.Volum
 	return view, want, have
 }
 
-// askUse takes over what a node's object says that the node uses. It may be older than the attachment; the executor reads the
+// readUse reads from a node's object which volumes the node uses. It may be older than the attachment; the executor reads the
 // object itself before it detaches.
-func (c *Controller) askUse(name types.NodeName) {
+func (c *Controller) readUse(name types.NodeName) {
 	node, there := c.objects.nodes.Get(types.NamespacedName{Name: string(name)})
 	if !there {
 		return
 	}
 	// The change of a node of another UID is handled on its own.
-	_ = c.takeUse(node)
+	_ = c.recordUse(node)
 }
 
-// stay keeps why nothing is done.
-func (c *Controller) stay(a attachment, view attachmentView, have cluster.Attachment) {
+// recordWait stores why nothing is done for an attachment.
+func (c *Controller) recordWait(a attachment, view attachmentView, have cluster.Attachment) {
 	if view.wanted || view.state != cluster.Attached && view.state != cluster.AttachUncertain {
 		if view.state == cluster.NotAttached {
 			c.failures.forget(a)
@@ -162,7 +162,7 @@ func (c *Controller) stay(a attachment, view attachmentView, have cluster.Attach
 		err = &NodeMissingError{VolumeName: a.volume, NodeName: a.node}
 		c.events.nodeMissing(a, have, c.failures.of(a).err, err)
 	}
-	c.failures.note(a, failure{err: err})
+	c.failures.record(a, failure{err: err})
 }
 
 // attach begins to attach a volume, or keeps why that cannot begin.
@@ -174,7 +174,7 @@ func (c *Controller) attach(ctx context.Context, a attachment, want operationexe
 		return
 	}
 	if err := c.foreign.attachedElsewhere(a, want.VolumeSpec); err != nil {
-		c.failures.note(a, failure{err: err})
+		c.failures.record(a, failure{err: err})
 		c.events.foreign(a, want, err)
 		return
 	}
@@ -189,14 +189,14 @@ func (c *Controller) attach(ctx context.Context, a attachment, want operationexe
 	var elsewhere *operationexecutor.MultiAttachError
 	switch {
 	case errors.As(err, &late):
-		c.begun(a, attach, err) // It waits for its time, whatever it failed with.
+		c.recordNotBegun(a, attach, err) // It waits for its time, whatever it failed with.
 	case errors.As(err, &elsewhere):
-		c.failures.note(a, failure{err: err})
+		c.failures.record(a, failure{err: err})
 		c.events.multiAttach(a, want, elsewhere)
 	case errors.Is(err, cluster.ErrAttachLimit):
 		c.waitForRoom(a, want, err)
 	default:
-		c.begun(a, attach, err)
+		c.recordNotBegun(a, attach, err)
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *Controller) beginAttempt(a attachment, want operationexecutor.VolumeToA
 // detach begins to detach a volume. A forced detach is counted, logged and an event of the node.
 func (c *Controller) detach(ctx context.Context, a attachment, have cluster.Attachment, force ForceReason) {
 	if err := c.foreign.attachedHere(a); err != nil {
-		c.failures.note(a, failure{err: err})
+		c.failures.record(a, failure{err: err})
 		return
 	}
 	options := operationexecutor.DetachOptions{VerifySafeToDetach: force == notForced}
@@ -233,7 +233,7 @@ func (c *Controller) detach(ctx context.Context, a attachment, have cluster.Atta
 		options.Confirm = func(ctx context.Context) error { return c.confirmForce(ctx, a, have, force) }
 	}
 	_, err := c.executor.DetachVolume(ctx, have.AttachedVolume, options, c.actual)
-	c.begun(a, detach, err)
+	c.recordNotBegun(a, detach, err)
 }
 
 // confirmForce refuses to take a volume by force from a node that is well, or has been meanwhile, or is fenced off no more. It reads the
@@ -245,35 +245,35 @@ func (c *Controller) confirmForce(ctx context.Context, a attachment, have cluste
 		return volume.Transient(fmt.Errorf("whether node %q may be forced is not known: %w", a.node, err))
 	}
 	late := force == ForcedByTimeout && c.health.notReadyFor(node) >= c.options.MaxWaitForUnmount
-	if c.health.by(node) != fenced && !late {
+	if c.health.healthFrom(node) != fenced && !late {
 		return volume.Transient(&cluster.NodeUsesVolumeError{VolumeName: a.volume, NodeName: a.node, InUse: have.InUse})
 	}
 	c.events.forcedDetach(a, have, force)
 	return nil
 }
 
-// begun keeps why an operation did not begin.
-func (c *Controller) begun(a attachment, of step, err error) {
+// recordNotBegun stores why an operation did not begin.
+func (c *Controller) recordNotBegun(a attachment, of step, err error) {
 	var late *volume.BackoffError
 	var pending *volume.PendingError
 	switch {
 	case err == nil:
 	case errors.As(err, &late):
-		c.failures.note(a, failure{of: of, err: late.Err, attempts: late.Attempts, until: late.Until})
+		c.failures.record(a, failure{of: of, err: late.Err, attempts: late.Attempts, until: late.Until})
 	case errors.As(err, &pending):
 		// A verification of many volumes holds each of them and does not report its end.
-		c.failures.note(a, failure{of: of, err: err, attempts: c.failures.of(a).attempts, until: time.Now().Add(c.options.delay(1))})
+		c.failures.record(a, failure{of: of, err: err, attempts: c.failures.of(a).attempts, until: time.Now().Add(c.options.delay(1))})
 	case errors.Is(err, cluster.ErrAttaching), errors.Is(err, cluster.ErrDetaching):
 		// The end of what is going on makes it dirty again.
 	case errors.Is(err, operationexecutor.ErrShutDown), errors.Is(err, cluster.ErrNodeUnknown):
-		c.failures.note(a, failure{err: err})
+		c.failures.record(a, failure{err: err})
 	default:
 		attempts := c.failures.of(a).attempts + 1
-		c.failures.note(a, failure{of: of, err: err, attempts: attempts, until: time.Now().Add(c.options.delay(attempts))})
+		c.failures.record(a, failure{of: of, err: err, attempts: attempts, until: time.Now().Add(c.options.delay(attempts))})
 	}
 }
 
-// waitForRoom has a volume wait until one is detached from the node. Its pods get one event.
+// waitForRoom makes a volume wait until another one is detached from the node. Its pods get one event.
 func (c *Controller) waitForRoom(a attachment, want operationexecutor.VolumeToAttach, err error) {
 	known := errors.Is(c.failures.of(a).err, cluster.ErrAttachLimit)
 	c.failures.waitForRoom(a, err)

@@ -36,7 +36,7 @@ type attachmentRecords struct {
 	store store.Store
 	// nodeUID returns the UID of a node, and false if the node's object is missing.
 	nodeUID func(name types.NodeName) (types.UID, bool)
-	leftovers
+	obsoleteRecords
 	// entering has a token for each intent that is being recorded.
 	entering chan struct{}
 
@@ -49,7 +49,7 @@ type attachmentRecords struct {
 type recordRef struct {
 	name string
 	uid  types.UID
-	// begun is the object as the intent of a running operation wrote it; nil without such an operation.
+	// recordNotBegun is the object as the intent of a running operation wrote it; nil without such an operation.
 	begun *storagev1.VolumeAttachment
 }
 
@@ -60,7 +60,7 @@ const maxIntents = 128
 var _ operationexecutor.Journal = (*attachmentRecords)(nil)
 
 func newAttachmentRecords(s store.Store, nodeUID func(name types.NodeName) (types.UID, bool)) *attachmentRecords {
-	return &attachmentRecords{store: s, nodeUID: nodeUID, leftovers: newLeftovers(), entering: make(chan struct{}, maxIntents), names: map[attachment]recordRef{}}
+	return &attachmentRecords{store: s, nodeUID: nodeUID, obsoleteRecords: newObsoleteRecords(), entering: make(chan struct{}, maxIntents), names: map[attachment]recordRef{}}
 }
 
 func (r *attachmentRecords) remember(a attachment, ref recordRef) {
@@ -90,7 +90,7 @@ func (r *attachmentRecords) takeBegun(a attachment) *storagev1.VolumeAttachment 
 	return begun
 }
 
-func (r *attachmentRecords) unlearn(a attachment) {
+func (r *attachmentRecords) forgetName(a attachment) {
 	r.namesMu.Lock()
 	defer r.namesMu.Unlock()
 	delete(r.names, a)
@@ -123,14 +123,14 @@ func (r *attachmentRecords) Intend(ctx context.Context, intent operationexecutor
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := r.wanted(ctx, a); err != nil {
-		r.leave(a)
+	if err := r.keep(ctx, a); err != nil {
+		r.markObsolete(a)
 		return err
 	}
-	object, err := r.enter(ctx, intent)
+	object, err := r.recordIntent(ctx, intent)
 	var unsure *unsureError
 	if errors.As(err, &unsure) {
-		r.leave(a) // The record may exist.
+		r.markObsolete(a) // The record may exist.
 	}
 	if err == nil && intent.Kind == operationexecutor.OpAttach {
 		r.remember(a, recordRef{object.Name, object.UID, object})
@@ -146,11 +146,11 @@ func (r *attachmentRecords) Conclude(ctx context.Context, intent operationexecut
 	case operationexecutor.IntentForgotten:
 		err := r.forget(ctx, a)
 		if err != nil {
-			r.leave(a)
+			r.markObsolete(a)
 		}
 		return err
 	case operationexecutor.IntentDone:
-		return r.done(ctx, intent, begun)
+		return r.recordAttached(ctx, intent, begun)
 	default:
 		return nil // The existing object is the record of an uncertain attachment.
 	}
@@ -232,8 +232,8 @@ func sourceOf(intent operationexecutor.Intent) storagev1.VolumeAttachmentSource 
 	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}
 }
 
-// done records in the object that the volume is attached. If no other program has changed the object, this takes one write.
-func (r *attachmentRecords) done(ctx context.Context, intent operationexecutor.Intent, object *storagev1.VolumeAttachment) error {
+// recordAttached records in the object that the volume is attached. If no other program has changed the object, this takes one write.
+func (r *attachmentRecords) recordAttached(ctx context.Context, intent operationexecutor.Intent, object *storagev1.VolumeAttachment) error {
 	for ctx.Err() == nil {
 		if object == nil {
 			var err error
@@ -268,7 +268,7 @@ func (r *attachmentRecords) forget(ctx context.Context, a attachment) error {
 			return err
 		}
 		if err != nil || found.Spec.NodeName != string(a.node) {
-			r.unlearn(a)
+			r.forgetName(a)
 			return nil //nolint:nilerr // The object is gone, or is another node's.
 		}
 		ref.uid = found.UID
@@ -280,7 +280,7 @@ func (r *attachmentRecords) forget(ctx context.Context, a attachment) error {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	r.unlearn(a)
+	r.forgetName(a)
 	return nil
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// This file puts intents on record, those to attach with the proof that the volume is not being reclaimed.
+// This file records intents. An intent to attach is recorded with the proof that the volume is not being reclaimed.
 
-// enter puts an intent on record. Before an attach most often nothing is, so that a record is made without a look for one.
-func (r *attachmentRecords) enter(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
+// recordIntent records an intent. Before an attach there is usually no record, so recordIntent creates one without reading first.
+func (r *attachmentRecords) recordIntent(ctx context.Context, intent operationexecutor.Intent) (*storagev1.VolumeAttachment, error) {
 	if intent.Kind != operationexecutor.OpAttach {
 		return r.object(ctx, intent)
 	}
@@ -40,7 +40,7 @@ func (r *attachmentRecords) makeWhileKept(ctx context.Context, intent operatione
 		return nil, nil
 	}
 	pv := intent.Spec.PersistentVolume
-	if pv.ResourceVersion == "" || isGivenUp(pv) {
+	if pv.ResourceVersion == "" || isReclaimed(pv) {
 		return nil, nil
 	}
 	made, err := r.make(intent, func(object *storagev1.VolumeAttachment) (*storagev1.VolumeAttachment, error) {
@@ -76,15 +76,15 @@ func (r *attachmentRecords) checkKept(ctx context.Context, intent operationexecu
 	switch {
 	case err != nil:
 		return &unsureError{fmt.Errorf("whether volume %q is kept is not known: %w", wanted.Name, err)}
-	case isGivenUp(now), !sameClaim(now, wanted):
+	case isReclaimed(now), !sameClaim(now, wanted):
 		return &unsureError{fmt.Errorf("volume %q is %s and no longer of the claim for which it was to be attached: %w",
 			wanted.Name, now.Status.Phase, store.ErrConflict)}
 	}
 	return nil
 }
 
-// isGivenUp reports whether a volume waits to be reclaimed, or is being reclaimed.
-func isGivenUp(pv *v1.PersistentVolume) bool {
+// isReclaimed reports whether a volume waits to be reclaimed, or is being reclaimed.
+func isReclaimed(pv *v1.PersistentVolume) bool {
 	return pv.Status.Phase == v1.VolumeReleased || pv.Status.Phase == v1.VolumeFailed
 }
 

@@ -171,7 +171,7 @@ func TestARecordWhoseAnswerWasLostIsFoundAgain(t *testing.T) {
 	records := newAttachmentRecords(lossy, noNode)
 	require.ErrorIs(t, records.Intend(t.Context(), i.intent), errLost)
 	a := attachment{nameOf("data"), "node-1"}
-	end, left := records.leftovers.begin(a)
+	end, left := records.obsoleteRecords.beginRemoval(a)
 	require.True(t, left, "somebody is to remove it")
 	end(false)
 	before := i.record(t)
@@ -258,8 +258,8 @@ func TestARecordThatIsBeingRemovedIsNotForgotten(t *testing.T) {
 		i := newIntended(t)
 		records := newAttachmentRecords(i.memory, noNode)
 		a := attachment{nameOf("data"), "node-1"}
-		records.leave(a)
-		end, left := records.begin(a)
+		records.markObsolete(a)
+		end, left := records.beginRemoval(a)
 		require.True(t, left)
 		impatient, giveUp := context.WithCancel(t.Context())
 		intended := make(chan error)
@@ -268,7 +268,7 @@ func TestARecordThatIsBeingRemovedIsNotForgotten(t *testing.T) {
 		giveUp()
 		require.ErrorIs(t, <-intended, context.Canceled)
 		end(false)
-		_, left = records.begin(a)
+		_, left = records.beginRemoval(a)
 		assert.True(t, left)
 	})
 }

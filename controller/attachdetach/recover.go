@@ -15,7 +15,7 @@ func (c *Controller) recover(ctx context.Context) bool {
 		return false
 	}
 	for _, object := range c.objects.attachments.All() {
-		c.foreign.note(object.Name)
+		c.foreign.read(object.Name)
 	}
 	for _, pod := range c.objects.pods.All() {
 		c.pods.populate(store.NameOf(pod))
@@ -48,7 +48,7 @@ func (c *Controller) adopt(found []recordedAttachment) bool {
 		}
 	}
 	for _, pv := range c.objects.volumes.All() {
-		c.giveSpec(volume.NewSpecFromPersistentVolume(pv, false))
+		c.setSpec(volume.NewSpecFromPersistentVolume(pv, false))
 	}
 	if err := errors.Join(errs...); err != nil {
 		c.options.Logger.Warn("an attachment that was recorded cannot be taken over", "error", err)
@@ -56,9 +56,9 @@ func (c *Controller) adopt(found []recordedAttachment) bool {
 	return true
 }
 
-// giveSpec gives the attachments of a PersistentVolume their spec: neither the status of a node nor a record has it. Without
-// one a volume counts as one that many nodes can have.
-func (c *Controller) giveSpec(spec *volume.Spec) {
+// setSpec sets the spec of the attachments of a PersistentVolume: neither a node's status nor a record has it. Without a spec a volume
+// counts as one that many nodes can have.
+func (c *Controller) setSpec(spec *volume.Spec) {
 	name, err := c.plugins.UniqueVolumeName("", spec)
 	if err != nil {
 		return // It has no plugin here, or is a pod's own.

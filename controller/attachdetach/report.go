@@ -105,8 +105,8 @@ func (r *reporter) end(name types.NodeName) {
 	}
 }
 
-// beginOrPutOff is begin for a caller that does not wait: the node is dirty again when the write that is under way has ended.
-func (r *reporter) beginOrPutOff(name types.NodeName) (begun bool) {
+// tryBegin is begin for a caller that does not wait. If a write is running, the node becomes dirty again at its end.
+func (r *reporter) tryBegin(name types.NodeName) (begun bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if other := r.writing[name]; other != nil {
@@ -194,14 +194,14 @@ func (r *reporter) run(ctx context.Context) {
 		if !ok {
 			return
 		}
-		if !r.beginOrPutOff(name) {
+		if !r.tryBegin(name) {
 			continue
 		}
 		err := r.write(ctx, name)
 		r.end(name)
 		failures := r.count(name, err)
 		if err != nil {
-			r.logger.Warn("a node was not told what is attached to it", "node", name, "error", err)
+			r.logger.Warn("the status of a node does not list its attached volumes yet", "node", name, "error", err)
 			r.dirty.AddAt(name, time.Now().Add(r.delay(failures)))
 		}
 	}

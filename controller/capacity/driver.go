@@ -17,13 +17,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pair is a class and the key of a segment. Each pair has one object.
-type pair struct{ class, segment string }
+// classSegment is a class and the key of a segment. Each pair has one object.
+type classSegment struct{ class, segment string }
 
 // item is an item of a driver's queue: one pair, or, with plan, the search for all pairs.
 type item struct {
 	plan bool
-	pair pair
+	pair classSegment
 }
 
 // driver maintains the objects of one plugin. It has its own goroutine: a hung plugin delays no other.
@@ -38,7 +38,7 @@ type driver struct {
 	failures failures
 
 	mu    sync.Mutex // not held during I/O or calls of plugins
-	pairs map[pair]*state
+	pairs map[classSegment]*state
 }
 
 // state is the state of a pair.
@@ -74,7 +74,7 @@ func (f *failures) end() (told bool) {
 
 func newDriver(c *Controller, plugin string) *driver {
 	return &driver{
-		Controller: c, plugin: plugin, name: volume.DriverOfPluginName(plugin), queue: workqueue.New[item](), pairs: map[pair]*state{},
+		Controller: c, plugin: plugin, name: volume.DriverOfPluginName(plugin), queue: workqueue.New[item](), pairs: map[classSegment]*state{},
 	}
 }
 
@@ -83,16 +83,16 @@ func (d *driver) plan() { d.queue.Add(item{plan: true}) }
 
 // refreshClass makes the driver read the capacity of a class in all segments.
 func (d *driver) refreshClass(class string) {
-	d.refreshWhere(func(p pair, _ *state) bool { return p.class == class })
+	d.refreshWhere(func(p classSegment, _ *state) bool { return p.class == class })
 }
 
 // refreshNear makes the driver read the capacity of the segments that can have the volume, for all classes: classes may
 // share storage.
 func (d *driver) refreshNear(pv *v1.PersistentVolume) {
-	d.refreshWhere(func(_ pair, s *state) bool { return s.segment.mayHave(pv) })
+	d.refreshWhere(func(_ classSegment, s *state) bool { return s.segment.mayHave(pv) })
 }
 
-func (d *driver) refreshWhere(concerns func(pair, *state) bool) {
+func (d *driver) refreshWhere(concerns func(classSegment, *state) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p, s := range d.pairs {
@@ -104,7 +104,7 @@ func (d *driver) refreshWhere(concerns func(pair, *state) bool) {
 
 // objectChanged makes the driver check an object that differs from the driver's last write.
 func (d *driver) objectChanged(object *storagev1.CSIStorageCapacity) {
-	p := pairOf(object)
+	p := classSegmentOf(object)
 	_, exists := d.objects.Get(store.NameOf(object))
 	d.mu.Lock()
 	s := d.pairs[p]
@@ -151,11 +151,11 @@ func (d *driver) planNow(ctx context.Context) {
 	} else if d.failures.add(err) {
 		d.options.Logger.Warn("a capacity that is of no use any more stays for now", "driver", d.name, "error", err)
 	}
-	d.lookAgain(item{plan: true}, d.failures)
+	d.refreshLater(item{plan: true}, d.failures)
 }
 
-// lookAgain queues an item again after the back-off of its failures, or after the poll interval.
-func (d *driver) lookAgain(i item, f failures) {
+// refreshLater queues an item again after the back-off of its failures, or after the poll interval.
+func (d *driver) refreshLater(i item, f failures) {
 	wait := d.options.policy().Delay(f.count)
 	if f.count == 0 {
 		wait = d.options.PollInterval
@@ -166,21 +166,21 @@ func (d *driver) lookAgain(i item, f failures) {
 }
 
 // wanted returns the pairs of the plugin's classes and segments.
-func (d *driver) wanted() map[pair]segment {
-	segments, wanted := d.segmentsOf(d.plugin), map[pair]segment{}
+func (d *driver) wanted() map[classSegment]segment {
+	segments, wanted := d.segmentsOf(d.plugin), map[classSegment]segment{}
 	for _, class := range d.classes.All() {
 		if class.Provisioner != d.plugin || !d.options.ImmediateBinding && !objects.WaitsForConsumer(class) {
 			continue
 		}
 		for key, s := range segments {
-			wanted[pair{class.Name, key}] = s
+			wanted[classSegment{class.Name, key}] = s
 		}
 	}
 	return wanted
 }
 
 // keepOnly forgets pairs that are not wanted, and queues new ones.
-func (d *driver) keepOnly(wanted map[pair]segment) {
+func (d *driver) keepOnly(wanted map[classSegment]segment) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for p := range d.pairs {
@@ -198,10 +198,10 @@ func (d *driver) keepOnly(wanted map[pair]segment) {
 
 // deleteOthers deletes objects of this controller and driver that belong to no wanted pair, and duplicates. An object
 // for a class of another plugin with the same driver name belongs to that plugin.
-func (d *driver) deleteOthers(ctx context.Context, wanted map[pair]segment) error {
+func (d *driver) deleteOthers(ctx context.Context, wanted map[classSegment]segment) error {
 	var errs []error
 	for _, object := range d.ours.Get(d.name) {
-		p := pairOf(object)
+		p := classSegmentOf(object)
 		if _, ok := wanted[p]; ok && object.Name == d.objectName(p) {
 			continue
 		}
@@ -217,7 +217,7 @@ func (d *driver) deleteOthers(ctx context.Context, wanted map[pair]segment) erro
 }
 
 // refresh reads the capacity of a pair from the plugin, and publishes it.
-func (d *driver) refresh(ctx context.Context, p pair) {
+func (d *driver) refresh(ctx context.Context, p classSegment) {
 	d.mu.Lock()
 	s := d.pairs[p]
 	d.mu.Unlock()
@@ -227,7 +227,7 @@ func (d *driver) refresh(ctx context.Context, p pair) {
 	}
 	plugin, err := d.plugins.FindCapacityPluginByName(d.plugin)
 	if err != nil {
-		d.lookAgain(item{pair: p}, failures{}) // The plugin may be on another machine, removed, or not added yet: its objects stay.
+		d.refreshLater(item{pair: p}, failures{}) // The plugin may be on another machine, removed, or not added yet: its objects stay.
 		return
 	}
 	capacity, err := d.calls.capacity(ctx, plugin, volume.CapacityOptions{Parameters: class.DeepCopy().Parameters, Segment: cloneOf(s.segment)}, d.options.CallTimeout)
@@ -238,16 +238,16 @@ func (d *driver) refresh(ctx context.Context, p pair) {
 		return
 	}
 	if err != nil && s.failures.add(err) {
-		d.tell(class, p, err)
+		d.recordFailure(class, p, err)
 	}
 	if err == nil && s.failures.end() {
 		d.options.Logger.Info("the capacity is known again", "driver", d.name, "class", p.class, "segment", p.segment)
 	}
-	d.lookAgain(item{pair: p}, s.failures)
+	d.refreshLater(item{pair: p}, s.failures)
 }
 
-// tell logs, and records in an event, that a capacity stays unchanged.
-func (d *driver) tell(class *storagev1.StorageClass, p pair, err error) {
+// recordFailure logs, and records in an event, that a capacity stays unchanged.
+func (d *driver) recordFailure(class *storagev1.StorageClass, p classSegment, err error) {
 	d.options.Logger.Warn("the capacity is not known and stays as it is", "driver", d.name, "class", p.class, "segment", p.segment, "error", err)
 	if d.options.Events != nil {
 		d.options.Events.Eventf(class, v1.EventTypeWarning, EventCapacityFailed,

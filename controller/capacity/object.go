@@ -19,24 +19,24 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// pairOf returns the pair of an object. If the object's topology is not a set of labels, its segment is one that no
+// classSegmentOf returns the pair of an object. If the object's topology is not a set of labels, its segment is one that no
 // plugin has.
-func pairOf(object *storagev1.CSIStorageCapacity) pair {
+func classSegmentOf(object *storagev1.CSIStorageCapacity) classSegment {
 	topology := object.NodeTopology
 	if topology == nil || len(topology.MatchExpressions) > 0 {
-		return pair{object.StorageClassName, "none"}
+		return classSegment{object.StorageClassName, "none"}
 	}
-	return pair{object.StorageClassName, segment(topology.MatchLabels).key()}
+	return classSegment{object.StorageClassName, segment(topology.MatchLabels).key()}
 }
 
 // objectName returns the name of the object of a pair. All processes compute the same name.
-func (d *driver) objectName(p pair) string {
+func (d *driver) objectName(p classSegment) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{d.options.ManagedBy, d.name, p.class, p.segment}, "\n")))
 	return "csisc-" + hex.EncodeToString(sum[:])[:20]
 }
 
 // publish writes a capacity into the object of a pair, if the object has another one.
-func (d *driver) publish(ctx context.Context, p pair, s *state, capacity volume.Capacity) error {
+func (d *driver) publish(ctx context.Context, p classSegment, s *state, capacity volume.Capacity) error {
 	wanted := d.objectOf(p, s.segment, capacity)
 	d.setPublished(s, wanted) // The watch may report the write before the write returns.
 	written, err := d.write(ctx, wanted)
@@ -65,7 +65,7 @@ func (d *driver) write(ctx context.Context, wanted *storagev1.CSIStorageCapacity
 		}
 		return made, err
 	}
-	if !slices.Contains(d.driversOf(existing), d.name) || pairOf(existing) != pairOf(wanted) {
+	if !slices.Contains(d.driversOf(existing), d.name) || classSegmentOf(existing) != classSegmentOf(wanted) {
 		return nil, fmt.Errorf("object %q has this name and is of another: rename or delete it: %w", name, volume.ErrInUse)
 	}
 	if sameCapacity(existing, wanted) {
@@ -79,7 +79,7 @@ func (d *driver) write(ctx context.Context, wanted *storagev1.CSIStorageCapacity
 }
 
 // objectOf returns the object of a pair. It omits unknown quantities.
-func (d *driver) objectOf(p pair, s segment, capacity volume.Capacity) *storagev1.CSIStorageCapacity {
+func (d *driver) objectOf(p classSegment, s segment, capacity volume.Capacity) *storagev1.CSIStorageCapacity {
 	object := &storagev1.CSIStorageCapacity{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: d.options.Namespace, Name: d.objectName(p),

@@ -103,7 +103,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		running:    map[types.NamespacedName]running{},
 	}
 	c.claimOf.names = map[v1.UniqueVolumeName]types.NamespacedName{}
-	account := account{store: s, claims: c.claims, volumes: c.volumes}
+	account := statusWriter{store: s, claims: c.claims, volumes: c.volumes}
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{
 			Plugins: plugins, Claims: account, Capacity: account, Attributes: account, Recorder: options.Events, Logger: options.Logger,
@@ -115,9 +115,9 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 			KeyFreed: c.keyFreed, Logger: options.Logger,
 		})
 	c.expansions = &expansions{
-		plugins: plugins, executor: c.executor, classes: c.classes, stands: newStandstills(c.dirty), infeasible: options.Backoff.Infeasible,
+		plugins: plugins, executor: c.executor, classes: c.classes, blocked: newBlockedClaims(c.dirty), infeasible: options.Backoff.Infeasible,
 	}
-	c.modifications = &modifications{plugins: plugins, executor: c.executor, classes: c.attributes, stands: newStandstills(c.dirty)}
+	c.modifications = &modifications{plugins: plugins, executor: c.executor, classes: c.attributes, blocked: newBlockedClaims(c.dirty)}
 	return c
 }
 
@@ -182,14 +182,14 @@ func (c *Controller) keyFreed(o operationexecutor.OperationInfo) {
 
 // Why returns why a claim does not have the size that it requests, and nil if no reason is known.
 func (c *Controller) Why(claim types.NamespacedName) error {
-	s, _ := c.expansions.stands.of(claim)
+	s, _ := c.expansions.blocked.get(claim)
 	return s.err
 }
 
 // WhyNotModified returns why the volume of a claim does not have the attributes of the class that the claim names, and nil if
 // no reason is known.
 func (c *Controller) WhyNotModified(claim types.NamespacedName) error {
-	s, _ := c.modifications.stands.of(claim)
+	s, _ := c.modifications.blocked.get(claim)
 	return s.err
 }
 

@@ -25,7 +25,7 @@ type expansions struct {
 	plugins  *volume.VolumePluginMgr
 	executor *operationexecutor.Executor
 	classes  *store.Mirror[*storagev1.StorageClass]
-	stands   *standstills
+	blocked  *blockedClaims
 	// infeasible is the wait before a size that is infeasible on a node is tried again.
 	infeasible time.Duration
 }
@@ -41,7 +41,7 @@ func (e *expansions) request(claim *v1.PersistentVolumeClaim) request {
 	return request{uid: claim.UID, of: strconv.FormatInt(size.Value(), 10)}
 }
 
-func (e *expansions) standstills() *standstills { return e.stands }
+func (e *expansions) blockedClaims() *blockedClaims { return e.blocked }
 
 // isWanted reports whether the control plane has to take the next step for a claim: the claim requests more than it has,
 // or only the control plane can continue an expansion that was begun. While a node has to expand the filesystem, the node
@@ -67,12 +67,12 @@ func (e *expansions) isUncertain(claim *v1.PersistentVolumeClaim) bool {
 // rarely as one that is infeasible for the storage.
 func (e *expansions) mayTry(claim *v1.PersistentVolumeClaim) bool {
 	name, wanted := store.NameOf(claim), e.request(claim)
-	if e.stands.waits(name, wanted) {
+	if e.blocked.mustWait(name, wanted) {
 		return false
 	}
 	if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == v1.PersistentVolumeClaimNodeResizeInfeasible {
 		// The node gets one more attempt now, and the next after the back-off.
-		e.stands.put(name, standstill{request: wanted, until: time.Now().Add(e.infeasible)})
+		e.blocked.put(name, blockedClaim{request: wanted, until: time.Now().Add(e.infeasible)})
 	}
 	return true
 }

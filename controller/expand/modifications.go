@@ -18,7 +18,7 @@ type modifications struct {
 	plugins  *volume.VolumePluginMgr
 	executor *operationexecutor.Executor
 	classes  *store.Mirror[*storagev1.VolumeAttributesClass]
-	stands   *standstills
+	blocked  *blockedClaims
 }
 
 var _ change = (*modifications)(nil)
@@ -30,7 +30,7 @@ func (m *modifications) request(claim *v1.PersistentVolumeClaim) request {
 	return request{uid: claim.UID, of: fmt.Sprint(wanted, "/", m.uid(wanted), "/", next, "/", m.uid(next))}
 }
 
-// uid returns the UID of a class. Classes of a store that gives none are told apart by their version.
+// uid returns the UID of a class. Classes of a store without UIDs differ by their version.
 func (m *modifications) uid(name string) string {
 	class, there := m.classes.Get(types.NamespacedName{Name: name})
 	if !there {
@@ -39,7 +39,7 @@ func (m *modifications) uid(name string) string {
 	return string(class.UID) + "." + class.ResourceVersion
 }
 
-func (m *modifications) standstills() *standstills { return m.stands }
+func (m *modifications) blockedClaims() *blockedClaims { return m.blocked }
 
 func (m *modifications) isWanted(claim *v1.PersistentVolumeClaim, _ *v1.PersistentVolume) bool {
 	return operationexecutor.NeedsModification(claim)
@@ -50,11 +50,11 @@ func (m *modifications) isUncertain(claim *v1.PersistentVolumeClaim) bool {
 }
 
 func (m *modifications) mayTry(claim *v1.PersistentVolumeClaim) bool {
-	return !m.stands.waits(store.NameOf(claim), m.request(claim))
+	return !m.blocked.mustWait(store.NameOf(claim), m.request(claim))
 }
 
-// allowed returns why a claim waits. A class that is missing is waited for once the claim says so, or cannot. Before the
-// classes were listed, all are missing here, and the operation asks the store.
+// allowed returns why a claim waits. A claim waits for a missing class once its status says so, or cannot say so. Before the
+// classes are listed, all are missing here, and the operation reads the store.
 func (m *modifications) allowed(claim *v1.PersistentVolumeClaim) error {
 	name := operationexecutor.ModificationClass(claim)
 	if _, there := m.classes.Get(types.NamespacedName{Name: name}); there || name == "" || !m.classes.HasSynced() {

@@ -13,7 +13,7 @@ import (
 )
 
 // change is one kind of change of the volumes of claims. The planner's goroutine alone calls its methods, except for
-// standstills.
+// blockedClaims.
 type change interface {
 	// isWanted reports whether the control plane has to take the next step for a claim.
 	isWanted(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool
@@ -30,8 +30,8 @@ type change interface {
 	plugin(spec *volume.Spec) (string, error)
 	// begin begins the operation.
 	begin(ctx context.Context, v target) (*operationexecutor.Operation, error)
-	// standstills holds the claims that do not get the change now.
-	standstills() *standstills
+	// blockedClaims are the claims that do not get the change now, with the reasons.
+	blockedClaims() *blockedClaims
 	events() changeEvents
 }
 
@@ -64,25 +64,25 @@ func (c *Controller) planAll(ctx context.Context) {
 		if !ok {
 			return
 		}
-		c.look(ctx, name)
+		c.plan(ctx, name)
 	}
 }
 
-// look takes the next step for one claim.
-func (c *Controller) look(ctx context.Context, name types.NamespacedName) {
+// plan takes the next step for one claim.
+func (c *Controller) plan(ctx context.Context, name types.NamespacedName) {
 	if !c.finished(name) {
 		return // The end of the operation makes the claim dirty.
 	}
 	claim, there := c.claims.Get(name)
 	if !there {
-		c.expansions.stands.forget(name)
-		c.modifications.stands.forget(name)
+		c.expansions.blocked.remove(name)
+		c.modifications.blocked.remove(name)
 		return
 	}
 	pv := c.volumeOf(claim)
 	for _, next := range c.inOrder(claim) {
 		if pv == nil || !next.isWanted(claim, pv) {
-			next.standstills().resume(name)
+			next.blockedClaims().unblock(name)
 			continue
 		}
 		if c.try(ctx, next, claim, pv) || next.isUncertain(claim) {
@@ -111,24 +111,24 @@ func (c *Controller) volumeOf(claim *v1.PersistentVolumeClaim) *v1.PersistentVol
 	return pv
 }
 
-// try begins a change, and reports whether an operation runs. If none does, the standstill says why.
+// try begins a change, and reports whether an operation runs. If none does, blockedClaims has the reason.
 func (c *Controller) try(ctx context.Context, next change, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) bool {
 	if !next.mayTry(claim) {
 		return false
 	}
 	if err := next.allowed(claim); err != nil {
-		c.standStill(next, claim, err)
+		c.block(next, claim, err)
 		return false
 	}
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
 	plugin, err := next.plugin(spec)
 	if err != nil {
-		c.standStill(next, claim, err)
+		c.block(next, claim, err)
 		return false
 	}
 	volumeName, err := c.plugins.UniqueVolumeName("", spec)
 	if err != nil {
-		c.standStill(next, claim, err)
+		c.block(next, claim, err)
 		return false
 	}
 	return c.begin(ctx, next, claim, target{name: volumeName, spec: spec, plugin: plugin})
@@ -136,7 +136,7 @@ func (c *Controller) try(ctx context.Context, next change, claim *v1.PersistentV
 
 func (c *Controller) begin(ctx context.Context, next change, claim *v1.PersistentVolumeClaim, v target) bool {
 	name, wanted := store.NameOf(claim), next.request(claim)
-	if s, stays := next.standstills().of(name); stays && s.request != wanted {
+	if s, stays := next.blockedClaims().get(name); stays && s.request != wanted {
 		c.executor.ResetBackoff(operationexecutor.Key{Volume: v.name})
 	}
 	c.claimOf.put(v.name, name)
@@ -155,12 +155,12 @@ func (c *Controller) notBegun(next change, claim *v1.PersistentVolumeClaim, volu
 	if !errors.As(err, &pending) {
 		c.claimOf.remove(volumeName)
 	}
-	s := standstill{err: err, request: next.request(claim)}
+	s := blockedClaim{err: err, request: next.request(claim)}
 	var late *volume.BackoffError
 	if errors.As(err, &late) {
 		s.err, s.until = late.Err, late.Until
 	}
-	next.standstills().keep(store.NameOf(claim), s) // If another operation is pending, its end makes the claim dirty.
+	next.blockedClaims().keep(store.NameOf(claim), s) // If another operation is pending, its end makes the claim dirty.
 }
 
 // finished reports whether no operation runs for a claim. It stores the result of an operation that has ended.
@@ -177,19 +177,19 @@ func (c *Controller) finished(name types.NamespacedName) bool {
 	delete(c.running, name)
 	err := last.operation.Err()
 	if err == nil {
-		last.change.standstills().resume(name)
+		last.change.blockedClaims().unblock(name)
 		return true
 	}
-	last.change.standstills().keep(name, standstill{err: err, request: last.request}) // The executor keeps the back-off.
+	last.change.blockedClaims().keep(name, blockedClaim{err: err, request: last.request}) // The executor keeps the back-off.
 	return true
 }
 
-// standStill stores why the controller does not work on a claim until something changes. It writes one event for the same
+// block stores why the controller does not work on a claim until something changes. It writes one event for the same
 // error.
-func (c *Controller) standStill(next change, claim *v1.PersistentVolumeClaim, err error) {
+func (c *Controller) block(next change, claim *v1.PersistentVolumeClaim, err error) {
 	name, wanted := store.NameOf(claim), next.request(claim)
-	old, known := next.standstills().of(name)
-	next.standstills().keep(name, standstill{err: err, request: wanted})
+	old, known := next.blockedClaims().get(name)
+	next.blockedClaims().keep(name, blockedClaim{err: err, request: wanted})
 	if c.options.Events == nil || known && old.request == wanted && old.err != nil && old.err.Error() == err.Error() {
 		return
 	}

@@ -25,7 +25,7 @@ import (
 // claimSync syncs claims: it binds them, has volumes provisioned for them, and removes their finalizers.
 type claimSync struct {
 	store        store.Store
-	seen         *seen
+	mirrors      *mirrors
 	queue        *work.Queue
 	placement    placement
 	matcher      *match.Matcher
@@ -40,28 +40,28 @@ type claimSync struct {
 
 // sync does the next step for one claim.
 func (s *claimSync) sync(ctx context.Context, name types.NamespacedName) error {
-	claim, ok := s.seen.claims.Get(name)
+	claim, ok := s.mirrors.claims.Get(name)
 	if !ok {
-		s.served(name)
+		s.endWait(name)
 		return nil
 	}
 	if old, ok := s.pending.get(name); ok && old.UID != claim.UID {
-		s.served(name)
+		s.endWait(name)
 	}
 	orphan, err := s.ephemeral.IsOrphan(ctx, claim)
 	switch {
 	case errors.Is(err, store.ErrConflict):
-		return errors.Join(s.serve(ctx, claim), err) // Its pod exists.
+		return errors.Join(s.syncExisting(ctx, claim), err) // Its pod exists.
 	case err != nil:
 		return err
 	case orphan:
 		return s.ephemeral.Delete(ctx, claim)
 	}
-	return s.serve(ctx, claim)
+	return s.syncExisting(ctx, claim)
 }
 
-// serve does the next step for a claim that is no orphan.
-func (s *claimSync) serve(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+// syncExisting does the next step for a claim that is no orphan.
+func (s *claimSync) syncExisting(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	_, completed := claim.Annotations[objects.AnnBindCompleted]
 	switch {
 	case completed && claim.DeletionTimestamp != nil:
@@ -69,7 +69,7 @@ func (s *claimSync) serve(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	case completed:
 		return s.bound(ctx, claim)
 	case claim.DeletionTimestamp != nil:
-		return s.dying(ctx, claim)
+		return s.syncDeleted(ctx, claim)
 	case claim.Spec.VolumeName == "":
 		return s.unnamed(ctx, claim)
 	default:
@@ -83,7 +83,7 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 	if _, err := volume.RequestedBytes(claim); err != nil && !errors.Is(err, volume.ErrInfeasible) {
 		return s.pending.wait(ctx, claim, failedBinding("%v", err))
 	}
-	made, err := s.provisioning.made(ctx, claim)
+	made, err := s.provisioning.provisioned(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -94,12 +94,12 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 	if err != nil {
 		return err
 	}
-	class, _ := s.seen.classes.Get(objects.Named(objects.ClassOf(claim)))
+	class, _ := s.mirrors.classes.Get(objects.Named(objects.ClassOf(claim)))
 	need, err := match.NewNeed(claim, node)
 	if err != nil {
 		return s.pending.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))
 	}
-	reserved := s.seen.volumesOf.Get(store.NameOf(claim))
+	reserved := s.mirrors.volumesOf.Get(store.NameOf(claim))
 	if best := fit.BestReserved(claim, reserved); best != nil {
 		if !fit.Reachable(best, node) {
 			return s.pending.refuse(ctx, claim, best, fit.Unreachable)
@@ -145,12 +145,12 @@ func (s *claimSync) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, p
 	if err := s.binder.Bind(ctx, claim, pv); err != nil {
 		return err
 	}
-	s.served(store.NameOf(claim))
+	s.endWait(store.NameOf(claim))
 	return nil
 }
 
-// served ends the wait of a claim that is bound, gone or lost.
-func (s *claimSync) served(name types.NamespacedName) {
+// endWait ends the wait of a claim that is bound, gone or lost.
+func (s *claimSync) endWait(name types.NamespacedName) {
 	s.pending.remove(name)
 	s.matcher.Remove(name)
 }
@@ -171,13 +171,13 @@ func (s *claimSync) unmatched(ctx context.Context, claim *v1.PersistentVolumeCla
 	if bound, err := s.provisioning.provision(ctx, claim, class); err != nil || !bound {
 		return err
 	}
-	s.served(store.NameOf(claim))
+	s.endWait(store.NameOf(claim))
 	return nil
 }
 
 // assignDefaultClass sets the default class, if there is one, on a claim that leaves its class open.
 func (s *claimSync) assignDefaultClass(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	class := objects.DefaultClass(s.seen.classes.All())
+	class := objects.DefaultClass(s.mirrors.classes.All())
 	if class == nil {
 		return s.pending.wait(ctx, claim, noVolumes())
 	}
@@ -204,7 +204,7 @@ func (s *claimSync) named(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 		if err := s.bindNamed(ctx, claim, pv); err != nil {
 			return err
 		}
-		return work.AwaitChange(s.seen.volumes, pv)
+		return work.AwaitChange(s.mirrors.volumes, pv)
 	}
 	why := failedBinding("volume %q already bound to a different claim", pv.Name)
 	if _, chosen := claim.Annotations[objects.AnnBoundByController]; chosen {
@@ -213,7 +213,7 @@ func (s *claimSync) named(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	if err := s.pending.wait(ctx, claim, why); err != nil {
 		return err
 	}
-	return work.AwaitChange(s.seen.volumes, pv)
+	return work.AwaitChange(s.mirrors.volumes, pv)
 }
 
 // bindNamed binds a claim to the volume that it names, if the two fit.
@@ -231,16 +231,16 @@ func (s *claimSync) bindNamed(ctx context.Context, claim *v1.PersistentVolumeCla
 // bound syncs a claim that was bound before: it repairs the bind, or finds that the volume is lost.
 func (s *claimSync) bound(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if claim.Spec.VolumeName == "" {
-		return s.lose(ctx, claim, objects.ReasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+		return s.markLost(ctx, claim, objects.ReasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 	}
-	if pv, there := s.seen.volumes.Get(objects.Named(claim.Spec.VolumeName)); there && bind.IsWhole(claim, pv) {
-		s.served(store.NameOf(claim))
+	if pv, there := s.mirrors.volumes.Get(objects.Named(claim.Spec.VolumeName)); there && bind.IsWhole(claim, pv) {
+		s.endWait(store.NameOf(claim))
 		return nil
 	}
 	pv, err := store.Get[*v1.PersistentVolume](ctx, s.store, "", claim.Spec.VolumeName)
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
-		return s.lose(ctx, claim, objects.ReasonClaimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+		return s.markLost(ctx, claim, objects.ReasonClaimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
 	case err != nil:
 		return err
 	case pv.Spec.ClaimRef == nil && claim.Status.Phase == v1.ClaimLost:
@@ -249,14 +249,14 @@ func (s *claimSync) bound(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 		if err := s.bind(ctx, claim, pv); err != nil {
 			return err
 		}
-		return work.AwaitChange(s.seen.volumes, pv)
+		return work.AwaitChange(s.mirrors.volumes, pv)
 	}
-	return s.lose(ctx, claim, objects.ReasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
+	return s.markLost(ctx, claim, objects.ReasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 }
 
-// lose sets the claim's phase to Lost, for good.
-func (s *claimSync) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, why, message string) error {
-	s.served(store.NameOf(claim))
+// markLost sets the claim's phase to Lost, for good.
+func (s *claimSync) markLost(ctx context.Context, claim *v1.PersistentVolumeClaim, why, message string) error {
+	s.endWait(store.NameOf(claim))
 	if claim.Status.Phase == v1.ClaimLost {
 		return s.binder.ProtectClaim(ctx, claim)
 	}
@@ -270,14 +270,14 @@ func (s *claimSync) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, w
 	return nil
 }
 
-// dying ends the filling and the provisioning of a claim that is deleted before it was bound. Only a completed
+// syncDeleted ends the filling and the provisioning of a claim that is deleted before it was bound. Only a completed
 // provisioning shows whether storage exists. The volume is then released, and reclaimed when the claim is gone.
-func (s *claimSync) dying(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	s.served(store.NameOf(claim))
+func (s *claimSync) syncDeleted(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	s.endWait(store.NameOf(claim))
 	if !slices.Contains(claim.Finalizers, objects.FinalizerProvisioning) {
 		return s.unprotect(ctx, claim)
 	}
-	made, err := s.provisioning.made(ctx, claim)
+	made, err := s.provisioning.provisioned(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -325,7 +325,7 @@ func (s *claimSync) unprotect(ctx context.Context, claim *v1.PersistentVolumeCla
 // recordUncertainAttributes writes an event of a volume that stays when its claim goes, if the claim goes while the volume may have got the
 // attributes of another class. The volume names its former class, and nothing modifies a volume without a claim.
 func (s *claimSync) recordUncertainAttributes(claim *v1.PersistentVolumeClaim) {
-	pv, there := s.seen.volume(claim.Spec.VolumeName)
+	pv, there := s.mirrors.volume(claim.Spec.VolumeName)
 	if !there || !objects.OwnedBy(pv, claim) || pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete ||
 		!operationexecutor.IsModificationUncertain(claim) {
 		return

@@ -96,7 +96,7 @@ type Controller struct {
 	options Options
 	started atomic.Bool
 
-	seen      *seen
+	mirrors   *mirrors
 	queue     *work.Queue
 	matcher   *match.Matcher
 	users     *inuse.Tracker
@@ -113,18 +113,18 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	options = options.withDefaults()
 	c := &Controller{
 		plugins: plugins, store: s, options: options,
-		seen:    newSeen(s, store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter}),
+		mirrors: newMirrors(s, store.MirrorOptions{Logger: options.Logger, InitialBackoff: options.InitialBackoff, MaxBackoff: options.MaxBackoff, Jitter: options.Jitter}),
 		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
 		storage: storage.New(plugins, s, options.Events, options.CallTimeout).Restoring(options.Snapshots),
 	}
-	c.matcher = match.New(c.seen.volume, func(name string) { c.queue.Add(work.Volume, objects.Named(name)) })
-	c.ephemeral = ephemeral.New(s, options.Events, c.seen.claims, c.seen.pods)
+	c.matcher = match.New(c.mirrors.volume, func(name string) { c.queue.Add(work.Volume, objects.Named(name)) })
+	c.ephemeral = ephemeral.New(s, options.Events, c.mirrors.claims, c.mirrors.pods)
 	c.users = inuse.New(inuse.Options{
-		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.seen.claims, Volumes: c.seen.volumes, VolumesWith: c.seen.volumesWith, Pods: c.seen.pods, PodsOf: c.seen.podsOf,
-		Attachments: c.seen.attachments, AttachmentsOf: c.seen.attachmentsOf, Mounts: options.Mounts, NodeName: options.NodeName,
+		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.mirrors.claims, Volumes: c.mirrors.volumes, VolumesWith: c.mirrors.volumesWith, Pods: c.mirrors.pods, PodsOf: c.mirrors.podsOf,
+		Attachments: c.mirrors.attachments, AttachmentsOf: c.mirrors.attachmentsOf, Mounts: options.Mounts, NodeName: options.NodeName,
 	})
-	binder := bind.New(s, c.seen.claims, c.seen.volumes, c.matcher.Refresh)
-	where := placement{store: s, podsOf: c.seen.podsOf, nodeName: options.NodeName}
+	binder := bind.New(s, c.mirrors.claims, c.mirrors.volumes, c.matcher.Refresh)
+	where := placement{store: s, podsOf: c.mirrors.podsOf, nodeName: options.NodeName}
 	c.pending = newPendingClaims(binder, c.queue, where, options.Events)
 	c.fillings = populate.New(options.Filesystems, options.CallTimeout)
 	populating := &populating{
@@ -132,18 +132,18 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 		fillings: c.fillings,
 	}
 	c.claims = &claimSync{
-		store: s, seen: c.seen, queue: c.queue, placement: where, matcher: c.matcher, binder: binder, ephemeral: c.ephemeral,
+		store: s, mirrors: c.mirrors, queue: c.queue, placement: where, matcher: c.matcher, binder: binder, ephemeral: c.ephemeral,
 		users: c.users, pending: c.pending, events: options.Events,
 		populating: populating,
 		provisioning: &provisioning{
-			plugins: plugins, store: s, seen: c.seen, queue: c.queue, placement: where, binder: binder,
+			plugins: plugins, store: s, mirrors: c.mirrors, queue: c.queue, placement: where, binder: binder,
 			storage: c.storage, pending: c.pending, events: options.Events, populating: populating,
 		},
 	}
 	c.volumes = &volumeSync{
-		store: s, seen: c.seen, queue: c.queue, matcher: c.matcher, binder: binder, populating: populating,
+		store: s, mirrors: c.mirrors, queue: c.queue, matcher: c.matcher, binder: binder, populating: populating,
 		reclaimer: reclaim.New(reclaim.Options{
-			Store: s, Plugins: plugins, Claims: c.seen.claims, Events: options.Events, Queue: c.queue, Binder: binder,
+			Store: s, Plugins: plugins, Claims: c.mirrors.claims, Events: options.Events, Queue: c.queue, Binder: binder,
 			Storage: c.storage, Users: c.users,
 		}),
 	}
@@ -186,18 +186,18 @@ type AbandonedCallsError = call.AbandonedError
 func (c *Controller) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
 	defer c.queue.Stop()
-	feeds.Go(func() { c.seen.classes.Follow(ctx, c.classChanged) })
-	feeds.Go(func() { c.seen.attributes.Follow(ctx, c.attributesChanged) })
-	feeds.Go(func() { c.seen.volumes.Follow(ctx, c.volumeChanged) })
-	feeds.Go(func() { c.seen.claims.Follow(ctx, c.claimChanged) })
-	feeds.Go(func() { c.seen.pods.Follow(ctx, c.podChanged) })
-	feeds.Go(func() { c.seen.attachments.Follow(ctx, c.attachmentChanged) })
+	feeds.Go(func() { c.mirrors.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.mirrors.attributes.Follow(ctx, c.attributesChanged) })
+	feeds.Go(func() { c.mirrors.volumes.Follow(ctx, c.volumeChanged) })
+	feeds.Go(func() { c.mirrors.claims.Follow(ctx, c.claimChanged) })
+	feeds.Go(func() { c.mirrors.pods.Follow(ctx, c.podChanged) })
+	feeds.Go(func() { c.mirrors.attachments.Follow(ctx, c.attachmentChanged) })
 	if watcher, ok := c.options.Snapshots.(SnapshotWatcher); ok {
 		feeds.Go(func() { watcher.WatchSnapshots(ctx, c.snapshotChanged) })
 	}
-	if c.seen.synced(ctx) {
+	if c.mirrors.synced(ctx) {
 		for range c.options.Workers {
-			workers.Go(func() { c.queue.Run(ctx, c.look) })
+			workers.Go(func() { c.queue.Run(ctx, c.sync) })
 		}
 	}
 	workers.Wait()
@@ -205,14 +205,14 @@ func (c *Controller) run(ctx context.Context) {
 	feeds.Wait()
 }
 
-// look looks at an item. An error means that it is looked at again after a while.
-func (c *Controller) look(ctx context.Context, item work.Item) error {
-	defer c.users.Seen(item)
+// sync syncs an item. After an error it is synced again after a back-off.
+func (c *Controller) sync(ctx context.Context, item work.Item) error {
+	defer c.users.DropAnswer(item)
 	var err error
 	switch item.Kind {
 	case work.Claim:
 		err = c.claims.sync(ctx, item.Name)
-		c.matcher.Seen(item.Name) // A claim that failed does not keep a volume from others until it is tried again.
+		c.matcher.EndOffer(item.Name) // A claim that failed does not keep a volume from others until it is tried again.
 	case work.Volume:
 		err = c.volumes.sync(ctx, item.Name.Name)
 	case work.Pod:

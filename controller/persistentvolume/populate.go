@@ -78,7 +78,7 @@ func (p *populating) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		p.fillings.Forget(pv.Name)
 		return pv, nil
 	}
-	switch result, known := p.fillings.Look(pv.Name, pv.UID); {
+	switch result, known := p.fillings.Result(pv.Name, pv.UID); {
 	case !known:
 		return nil, p.begin(ctx, claim, pv)
 	case result.Running:
@@ -86,7 +86,7 @@ func (p *populating) fill(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	case result.Err != nil:
 		return nil, p.failed(ctx, claim, pv, result.Err)
 	default:
-		return p.believe(ctx, claim, pv, result)
+		return p.markFull(ctx, claim, pv, result)
 	}
 }
 
@@ -141,9 +141,9 @@ func sourceChanged(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) *re
 	}
 }
 
-// believe marks the volume as full. The content was synced and unmounted before. The mark is written only if no other
+// markFull marks the volume as full. The content was synced and unmounted before. The mark is written only if no other
 // attempt has begun since.
-func (p *populating) believe(
+func (p *populating) markFull(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, result populate.Result,
 ) (*v1.PersistentVolume, error) {
 	now, err := store.Get[*v1.PersistentVolume](ctx, p.store, "", pv.Name)

@@ -25,7 +25,7 @@ import (
 type provisioning struct {
 	plugins   *volume.VolumePluginMgr
 	store     store.Store
-	seen      *seen
+	mirrors   *mirrors
 	queue     *work.Queue
 	placement placement
 	binder    *bind.Binder
@@ -75,7 +75,7 @@ func (p *provisioning) provision(
 		return false, err
 	}
 	if job.IsFilled() && !mayBeThere {
-		// The claim or the snapshot that is copied may have been let go before it was to be seen that it is needed.
+		// The source may have lost its protection before the claim showed that it needs the source.
 		if job, err = p.prepare(ctx, before, class, plugin); err != nil {
 			return false, p.failed(ctx, claim, err)
 		}
@@ -89,7 +89,7 @@ func (p *provisioning) provision(
 		made, err = p.save(ctx, claim, made)
 	}
 	// The earlier attempt may have had the attributes of another class: see finish.
-	if err != nil && mayBeThere && (attributes != nil || !refutes(err)) {
+	if err != nil && mayBeThere && (attributes != nil || !provesNoStorage(err)) {
 		err = volume.Uncertain(err)
 	}
 	if err != nil {
@@ -97,7 +97,7 @@ func (p *provisioning) provision(
 	}
 	p.recordMade(claim, made)
 	if objects.IsUnfilled(made) {
-		p.queue.Add(work.Claim, store.NameOf(claim)) // The next look has it filled.
+		p.queue.Add(work.Claim, store.NameOf(claim)) // The next sync has it filled.
 		return false, nil
 	}
 	err = p.binder.Bind(ctx, claim, made)
@@ -252,7 +252,7 @@ func (p *provisioning) save(ctx context.Context, claim *v1.PersistentVolumeClaim
 	saved, err := store.Create(ctx, p.store, pv)
 	switch {
 	case err == nil:
-		p.binder.Seen(saved)
+		p.binder.Put(saved)
 		return saved, nil
 	case errors.Is(err, store.ErrInvalid):
 		return nil, p.storage.Discard(ctx, claim, pv, fmt.Errorf("the store refuses volume %q: %w", pv.Name, err))
@@ -270,11 +270,11 @@ func (p *provisioning) save(ctx context.Context, claim *v1.PersistentVolumeClaim
 	return saved, nil
 }
 
-// refutes reports whether the error of a provisioner proves that there is no storage, even from an earlier attempt: a
+// provesNoStorage reports whether the error of a provisioner proves that there is no storage, even from an earlier attempt: a
 // provisioner that has created the volume finds it by its name, and does not call it impossible. Any other error only
 // says that this attempt has created nothing. So does a refusal of attributes: an earlier attempt may have had those of
 // another class.
-func refutes(err error) bool {
+func provesNoStorage(err error) bool {
 	return outcome.ClassOf(err) == outcome.Final &&
 		(errors.Is(err, volume.ErrInfeasible) || errors.Is(err, volume.ErrUnsupported) || errors.Is(err, volume.ErrInvalid))
 }
@@ -309,46 +309,46 @@ func (p *provisioning) finish(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err := p.queue.CheckBackoff(work.Item{Kind: work.Claim, Name: store.NameOf(claim)}, claim.UID); err != nil {
 		return err
 	}
-	class, ok := p.seen.classes.Get(objects.Named(objects.ClassOf(claim)))
+	class, ok := p.mirrors.classes.Get(objects.Named(objects.ClassOf(claim)))
 	if !ok {
-		return p.orphaned(claim, fmt.Errorf("storage class %q is gone: create it again", objects.ClassOf(claim)))
+		return p.cleanupFailed(claim, fmt.Errorf("storage class %q is gone: create it again", objects.ClassOf(claim)))
 	}
 	plugin, why := p.provisioner(class)
 	if plugin == nil {
-		return p.orphaned(claim, errors.New(why.message))
+		return p.cleanupFailed(claim, errors.New(why.message))
 	}
 	// Without its source a copy is not made any more; one that is there is found by its name.
 	job, err := p.prepare(ctx, claim, class, plugin)
 	if err != nil && !errors.Is(err, storage.ErrSourceGone) {
-		return p.orphaned(claim, err)
+		return p.cleanupFailed(claim, err)
 	}
 	attributes, err := p.attributesFor(ctx, claim, plugin)
 	if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, volume.ErrInfeasible) {
-		return p.orphaned(claim, err)
+		return p.cleanupFailed(claim, err)
 	}
 	made, err := p.storage.Make(ctx, claim, job.With(attributes))
-	if err != nil && attributes != nil && refutes(err) {
+	if err != nil && attributes != nil && provesNoStorage(err) {
 		// An earlier attempt may have had other attributes. Without any, the volume is found, or created and deleted.
 		made, err = p.storage.Make(ctx, claim, job.With(nil))
 	}
 	if err == nil {
 		_, err = p.save(ctx, claim, made)
 	}
-	if err == nil || refutes(err) {
+	if err == nil || provesNoStorage(err) {
 		return nil
 	}
-	return p.orphaned(claim, err)
+	return p.cleanupFailed(claim, err)
 }
 
-// orphaned says that it is unknown whether storage was created for a claim that is being deleted.
-func (p *provisioning) orphaned(claim *v1.PersistentVolumeClaim, err error) error {
+// cleanupFailed says that it is unknown whether storage was created for a claim that is being deleted.
+func (p *provisioning) cleanupFailed(claim *v1.PersistentVolumeClaim, err error) error {
 	p.events.Eventf(claim, v1.EventTypeWarning, objects.ReasonProvisioningCleanupFailed,
 		"the claim stays until it is known whether storage was made for it: %v", err)
 	return &work.CallError{UID: claim.UID, Err: fmt.Errorf("claim %q cannot go: %w", store.NameOf(claim), err)}
 }
 
-// made returns the volume that was created for this claim before an interrupted bind; nil for none.
-func (p *provisioning) made(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
+// provisioned returns the volume that was created for this claim before an interrupted bind; nil for none.
+func (p *provisioning) provisioned(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
 	if !slices.Contains(claim.Finalizers, objects.FinalizerProvisioning) {
 		return nil, nil
 	}

@@ -19,7 +19,7 @@ import (
 // gone.
 type volumeSync struct {
 	store     store.Store
-	seen      *seen
+	mirrors   *mirrors
 	queue     *work.Queue
 	matcher   *match.Matcher
 	binder    *bind.Binder
@@ -30,7 +30,7 @@ type volumeSync struct {
 
 // sync does the next step for one volume.
 func (s *volumeSync) sync(ctx context.Context, name string) error {
-	pv, ok := s.seen.volume(name)
+	pv, ok := s.mirrors.volume(name)
 	if !ok {
 		s.populating.fillings.Cancel(name)
 		return nil
@@ -49,7 +49,7 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 		return err
 	}
 	claimName := objects.ClaimNameOf(pv)
-	claim, ok := s.seen.claims.Get(claimName)
+	claim, ok := s.mirrors.claims.Get(claimName)
 	if ok && claim.UID == ref.UID && claim.Spec.VolumeName == pv.Name && !objects.IsUnfilled(pv) {
 		_, err := s.binder.SetPhase(ctx, pv, v1.VolumeBound, "")
 		return err
@@ -66,12 +66,12 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 		return s.reclaim(ctx, pv)
 	case claim.Spec.VolumeName == "", claim.Spec.VolumeName == pv.Name && objects.IsUnfilled(pv):
 		s.queue.Add(work.Claim, store.NameOf(claim)) // to finish its bind, or to say why it cannot
-		return work.AwaitChange(s.seen.claims, claim)
+		return work.AwaitChange(s.mirrors.claims, claim)
 	case claim.Spec.VolumeName == pv.Name:
 		if _, err := s.binder.SetPhase(ctx, pv, v1.VolumeBound, ""); err != nil {
 			return err
 		}
-		return work.AwaitChange(s.seen.claims, claim)
+		return work.AwaitChange(s.mirrors.claims, claim)
 	case objects.IsDeletedWithClaim(pv):
 		return s.reclaim(ctx, pv)
 	}

@@ -50,7 +50,7 @@ func (r *Reservation) Bind(ctx context.Context) error {
 		return fmt.Errorf("bind the claims of pod %q on node %q: %w", r.key.name, r.node, err)
 	}
 	for {
-		left, err := r.missing()
+		left, err := r.unbound()
 		if err != nil {
 			return fmt.Errorf("bind the claims of pod %q on node %q: %w", r.key.name, r.node, err)
 		}
@@ -221,7 +221,7 @@ func (r *Reservation) writeTogether(ctx context.Context, s store.Transactor, wri
 		return refused(err)
 	}
 	for _, obj := range written {
-		r.scheduler.see(obj)
+		r.scheduler.observe(obj)
 	}
 	return nil
 }
@@ -238,7 +238,7 @@ func (r *Reservation) writeSingly(ctx context.Context, writings []writing) error
 		if err != nil {
 			return refused(err)
 		}
-		r.scheduler.see(updated)
+		r.scheduler.observe(updated)
 		fenced[i] = updated
 	}
 	for _, w := range writings {
@@ -252,7 +252,7 @@ func (r *Reservation) writeSingly(ctx context.Context, writings []writing) error
 		if err != nil {
 			return refused(err)
 		}
-		r.scheduler.see(updated)
+		r.scheduler.observe(updated)
 	}
 	for i, w := range writings {
 		if w.selected == nil {
@@ -266,7 +266,7 @@ func (r *Reservation) writeSingly(ctx context.Context, writings []writing) error
 		if err != nil {
 			return refused(err)
 		}
-		r.scheduler.see(updated)
+		r.scheduler.observe(updated)
 	}
 	return nil
 }
@@ -299,8 +299,8 @@ func refused(err error) error {
 	return err
 }
 
-// see puts a written object into the mirrors and the index at once.
-func (s *Scheduler) see(obj runtime.Object) {
+// observe puts a written object into the mirrors and the index at once.
+func (s *Scheduler) observe(obj runtime.Object) {
 	switch obj := obj.(type) {
 	case *v1.PersistentVolume:
 		s.volumes.Put(obj)
@@ -311,9 +311,9 @@ func (s *Scheduler) see(obj runtime.Object) {
 	}
 }
 
-// missing returns the name of a claim that is not bound yet, "" if all are. An error says that a claim cannot be bound as
+// unbound returns the name of a claim that is not bound yet, "" if all are. An error says that a claim cannot be bound as
 // chosen.
-func (r *Reservation) missing() (string, error) {
+func (r *Reservation) unbound() (string, error) {
 	s := r.scheduler
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -343,7 +343,7 @@ func (r *Reservation) slot() (int32, error) {
 			return 0, ErrPodGone
 		}
 	}
-	slot, there := s.index.nodes.there(r.node)
+	slot, there := s.index.nodes.find(r.node)
 	if !there {
 		return 0, placeAnew("node %q is gone", r.node)
 	}

@@ -271,7 +271,7 @@ func (x *index) recharge(name types.NamespacedName) {
 	}
 }
 
-// settle continues to subtract a new volume. [Scheduler.tellSettled] reports its end.
+// settle continues to subtract a new volume. [Scheduler.reportSettled] reports its end.
 func (c *capacity) settle(bytes int64) {
 	now := time.Now()
 	until := now.Add(settleTime)

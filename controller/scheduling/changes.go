@@ -72,7 +72,7 @@ func (w Waits) has(reasons ...Reason) bool {
 // Waits returns the changes after which the pod may have its volumes on more nodes.
 func (r *Result) Waits() Waits {
 	w := Waits{claims: r.claims}
-	for slot, v := range r.verdicts {
+	for slot, v := range r.results {
 		if r.names[slot] != "" {
 			w.reasons |= uint64(v.reasons)
 		}
@@ -122,8 +122,8 @@ func (w Waits) names(claim types.NamespacedName) bool {
 	return slices.ContainsFunc(w.claims, func(c claimName) bool { return c.name == claim })
 }
 
-// tell calls Options.Changed. The caller does not hold s.mu.
-func (s *Scheduler) tell(c ClusterEvent) {
+// report calls Options.Changed. The caller does not hold s.mu.
+func (s *Scheduler) report(c ClusterEvent) {
 	if s.options.Changed != nil {
 		s.options.Changed(c)
 	}
@@ -144,7 +144,7 @@ func (s *Scheduler) nodeChanged(node *v1.Node) {
 	}
 	s.mu.Unlock()
 	if better {
-		s.tell(ClusterEvent{Kind: NodeChanged, Name: store.NameOf(node), Node: node.Name})
+		s.report(ClusterEvent{Kind: NodeChanged, Name: store.NameOf(node), Node: node.Name})
 	}
 }
 
@@ -162,10 +162,10 @@ func (s *Scheduler) podChanged(p *v1.Pod) {
 	left, released := s.index.refreshPod(store.NameOf(p), get(s.pods, p))
 	s.mu.Unlock()
 	if released != nil {
-		s.tell(ClusterEvent{Kind: ReservationReleased, Name: released.key.name, Node: released.node})
+		s.report(ClusterEvent{Kind: ReservationReleased, Name: released.key.name, Node: released.node})
 	}
 	if left != nil {
-		s.tell(ClusterEvent{Kind: PodLeft, Name: left.key.name, Node: left.node, Claims: left.claims})
+		s.report(ClusterEvent{Kind: PodLeft, Name: left.key.name, Node: left.node, Claims: left.claims})
 	}
 }
 
@@ -177,9 +177,9 @@ func (s *Scheduler) claimChanged(claim *v1.PersistentVolumeClaim) {
 	freed := charged != nil && s.index.charges[name] != charged
 	s.wake(name)
 	s.mu.Unlock()
-	s.tell(ClusterEvent{Kind: ClaimChanged, Name: name, Claim: name})
+	s.report(ClusterEvent{Kind: ClaimChanged, Name: name, Claim: name})
 	if freed {
-		s.tell(ClusterEvent{Kind: CapacityRaised, Class: charged.class, Node: charged.node})
+		s.report(ClusterEvent{Kind: CapacityRaised, Class: charged.class, Node: charged.node})
 	}
 }
 
@@ -197,7 +197,7 @@ func (s *Scheduler) volumeChanged(pv *v1.PersistentVolume) {
 	if pv.Spec.ClaimRef != nil {
 		c.Claim = objects.ClaimNameOf(pv)
 	}
-	s.tell(c)
+	s.report(c)
 }
 
 // wake wakes the reservations that wait for a claim. The caller holds s.mu.
@@ -211,7 +211,7 @@ func (s *Scheduler) classChanged(class *storagev1.StorageClass) {
 	s.mu.Lock()
 	s.index.refreshClass(class.Name, get(s.classes, class))
 	s.mu.Unlock()
-	s.tell(ClusterEvent{Kind: ClassChanged, Name: store.NameOf(class), Class: class.Name})
+	s.report(ClusterEvent{Kind: ClassChanged, Name: store.NameOf(class), Class: class.Name})
 }
 
 func (s *Scheduler) attributesChanged(class *storagev1.VolumeAttributesClass) {
@@ -223,7 +223,7 @@ func (s *Scheduler) attributesChanged(class *storagev1.VolumeAttributesClass) {
 		s.index.attributeDrivers[class.Name] = now.DriverName
 	}
 	s.mu.Unlock()
-	s.tell(ClusterEvent{Kind: AttributesClassChanged, Name: store.NameOf(class)})
+	s.report(ClusterEvent{Kind: AttributesClassChanged, Name: store.NameOf(class)})
 }
 
 func (s *Scheduler) csiNodeChanged(node *storagev1.CSINode) {
@@ -231,7 +231,7 @@ func (s *Scheduler) csiNodeChanged(node *storagev1.CSINode) {
 	raised := s.index.refreshCSINode(node.Name, get(s.csiNodes, node))
 	s.mu.Unlock()
 	for _, driver := range raised {
-		s.tell(ClusterEvent{Kind: LimitRaised, Name: store.NameOf(node), Node: node.Name, Driver: driver})
+		s.report(ClusterEvent{Kind: LimitRaised, Name: store.NameOf(node), Node: node.Name, Driver: driver})
 	}
 }
 
@@ -244,7 +244,7 @@ func (s *Scheduler) csiDriverChanged(driver *storagev1.CSIDriver) {
 		s.index.csiDrivers[driver.Name] = now
 	}
 	s.mu.Unlock()
-	s.tell(ClusterEvent{Kind: DriverChanged, Name: store.NameOf(driver), Driver: driver.Name})
+	s.report(ClusterEvent{Kind: DriverChanged, Name: store.NameOf(driver), Driver: driver.Name})
 }
 
 func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
@@ -252,12 +252,12 @@ func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
 	better := s.index.refreshCapacity(store.NameOf(c), get(s.capacities, c))
 	s.mu.Unlock()
 	if better {
-		s.tell(ClusterEvent{Kind: CapacityRaised, Name: store.NameOf(c), Class: c.StorageClassName})
+		s.report(ClusterEvent{Kind: CapacityRaised, Name: store.NameOf(c), Class: c.StorageClassName})
 	}
 }
 
-// tellSettled reports more free capacity when a new volume is no longer subtracted, until ctx ends.
-func (s *Scheduler) tellSettled(ctx context.Context) {
+// reportSettled reports more free capacity when a new volume is no longer subtracted, until ctx ends.
+func (s *Scheduler) reportSettled(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -272,7 +272,7 @@ func (s *Scheduler) tellSettled(ctx context.Context) {
 		settled, next := s.index.settled(now)
 		s.mu.Unlock()
 		for _, c := range settled {
-			s.tell(ClusterEvent{Kind: CapacityRaised, Name: c.name, Class: c.class})
+			s.report(ClusterEvent{Kind: CapacityRaised, Name: c.name, Class: c.class})
 		}
 		if next.IsZero() {
 			timer.Stop()
@@ -287,6 +287,6 @@ func (s *Scheduler) attachmentChanged(at *storagev1.VolumeAttachment) {
 	gone := s.index.refreshAttachment(at.Name, get(s.attachments, at))
 	s.mu.Unlock()
 	if gone != nil {
-		s.tell(ClusterEvent{Kind: AttachmentGone, Name: store.NameOf(at), Node: gone.object.Spec.NodeName})
+		s.report(ClusterEvent{Kind: AttachmentGone, Name: store.NameOf(at), Node: gone.object.Spec.NodeName})
 	}
 }

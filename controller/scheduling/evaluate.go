@@ -10,19 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// placing is the search for the nodes of one pod. It covers the nodes with the slots from lo to before hi: all nodes, or
+// search is the search for the nodes of one pod. It covers the nodes with the slots from lo to before hi: all nodes, or
 // one. Index 0 of its slices by slot stands for slot lo.
-type placing struct {
-	index    *index
-	pod      *v1.Pod
-	key      podKey
-	needs    []need
-	disks    []v1.Volume
-	lo, hi   int32
-	verdicts []verdict
-	users    []types.NamespacedName
-	policy   ScorePolicy
-	now      time.Time
+type search struct {
+	index   *index
+	pod     *v1.Pod
+	key     podKey
+	needs   []need
+	disks   []v1.Volume
+	lo, hi  int32
+	results []nodeResult
+	users   []types.NamespacedName
+	policy  ScorePolicy
+	now     time.Time
 	*scratch
 }
 
@@ -60,22 +60,22 @@ func row[T any](rows [][]T, i, n int) [][]T {
 	return rows
 }
 
-// newPlacing prepares a search of the nodes with the slots from lo to before hi. The caller must call done at the end.
-func (x *index) newPlacing(p *v1.Pod, lo, hi int32, policy ScorePolicy) (*placing, error) {
+// newSearch prepares a search of the nodes with the slots from lo to before hi. The caller must call done at the end.
+func (x *index) newSearch(p *v1.Pod, lo, hi int32, policy ScorePolicy) (*search, error) {
 	needs, err := x.needsOf(p)
 	if err != nil {
 		return nil, err
 	}
 	s, _ := scratches.Get().(*scratch)
-	pl := &placing{
+	pl := &search{
 		index: x, pod: p, key: keyOfPod(p), needs: needs, disks: disksOf(p), lo: lo, hi: hi,
-		verdicts: make([]verdict, hi-lo), policy: policy, now: time.Now(), scratch: s,
+		results: make([]nodeResult, hi-lo), policy: policy, now: time.Now(), scratch: s,
 	}
 	s.classes, s.drivers, s.base, s.attached = s.classes[:0], s.drivers[:0], s.base[:0], s.attached[:0]
 	return pl, nil
 }
 
-func (p *placing) done() {
+func (p *search) release() {
 	for _, choices := range p.choices {
 		clear(choices)
 	}
@@ -83,10 +83,10 @@ func (p *placing) done() {
 	p.scratch = nil
 }
 
-func (p *placing) len() int { return int(p.hi - p.lo) }
+func (p *search) len() int { return int(p.hi - p.lo) }
 
-// run fills in the verdicts.
-func (p *placing) run() {
+// run fills in the results.
+func (p *search) run() {
 	for i := range p.needs {
 		n := &p.needs[i]
 		p.conflicts(n)
@@ -108,35 +108,35 @@ func (p *placing) run() {
 }
 
 // waiting reports whether a claim of the pod is still to be bound.
-func (p *placing) waiting() bool {
+func (p *search) waiting() bool {
 	return len(p.needs) > 0 && !p.needs[len(p.needs)-1].bound
 }
 
-func (p *placing) refuseAll(reason Reason, n *need) {
-	for i := range p.verdicts {
-		p.verdicts[i].refuse(reason, n.at)
+func (p *search) refuseAll(reason Reason, n *need) {
+	for i := range p.results {
+		p.results[i].refuse(reason, n.at)
 	}
 }
 
 // refuseOthers refuses the nodes that a selector does not select. A nil selector selects all nodes.
-func (p *placing) refuseOthers(s *selector, reason Reason, n *need) {
+func (p *search) refuseOthers(s *selector, reason Reason, n *need) {
 	if s == nil {
 		return
 	}
 	at := p.lo
 	for _, slot := range s.within(p.lo, p.hi) {
 		for ; at < slot; at++ {
-			p.verdicts[at-p.lo].refuse(reason, n.at)
+			p.results[at-p.lo].refuse(reason, n.at)
 		}
 		at = slot + 1
 	}
 	for ; at < p.hi; at++ {
-		p.verdicts[at-p.lo].refuse(reason, n.at)
+		p.results[at-p.lo].refuse(reason, n.at)
 	}
 }
 
 // placeBound refuses the nodes that cannot have the volume of a bound claim.
-func (p *placing) placeBound(n *need) {
+func (p *search) placeBound(n *need) {
 	if n.volume == nil {
 		p.refuseAll(VolumeMissing, n)
 		return
@@ -147,7 +147,7 @@ func (p *placing) placeBound(n *need) {
 }
 
 // conflicts refuses the nodes on which other pods that use the claim exclude this one.
-func (p *placing) conflicts(n *need) {
+func (p *search) conflicts(n *need) {
 	users := p.index.podsOf[n.name]
 	if len(users) == 0 || len(users) == 1 && users[p.key] != nil {
 		return
@@ -159,22 +159,22 @@ func (p *placing) conflicts(n *need) {
 	}
 	v := n.volume
 	if v == nil {
-		v = n.kept
+		v = n.reserved
 	}
 	if v == nil || v.isMultiWriter() {
 		return
 	}
 	p.noteUsers(users)
 	only, several := p.slotOf(users)
-	for i := range p.verdicts {
+	for i := range p.results {
 		if several || p.lo+int32(i) != only {
-			p.verdicts[i].refuse(InUseOnOtherNode, n.at)
+			p.results[i].refuse(InUseOnOtherNode, n.at)
 		}
 	}
 }
 
 // slotOf returns the slot of the other pods that use a claim, or several if they are on more than one.
-func (p *placing) slotOf(users map[podKey]*pod) (only int32, several bool) {
+func (p *search) slotOf(users map[podKey]*pod) (only int32, several bool) {
 	only = -1
 	for key, user := range users {
 		if key == p.key {
@@ -188,7 +188,7 @@ func (p *placing) slotOf(users map[podKey]*pod) (only int32, several bool) {
 	return only, false
 }
 
-func (p *placing) noteUsers(users map[podKey]*pod) {
+func (p *search) noteUsers(users map[podKey]*pod) {
 	for key := range users {
 		if key != p.key && !slices.Contains(p.users, key.name) {
 			p.users = append(p.users, key.name)
@@ -203,9 +203,9 @@ func (p *placing) noteUsers(users map[podKey]*pod) {
 }
 
 // choose finds the existing volume for a claim on each node.
-func (p *placing) choose(n *need) {
-	if n.kept != nil {
-		p.chooseKept(n)
+func (p *search) choose(n *need) {
+	if n.reserved != nil {
+		p.chooseReserved(n)
 		return
 	}
 	if !n.searches() || n.group == nil {
@@ -231,17 +231,17 @@ func (p *placing) choose(n *need) {
 	}
 }
 
-// chooseKept chooses the one volume that the claim may have, and refuses the nodes that cannot have it.
-func (p *placing) chooseKept(n *need) {
-	p.refuseOthers(n.kept.affinity, NodeAffinity, n)
-	p.refuseOthers(n.kept.zones, Zone, n)
-	choices, kept := p.choices[n.at], newFree(n.kept)
+// chooseReserved chooses the one volume that the claim may have, and refuses the nodes that cannot have it.
+func (p *search) chooseReserved(n *need) {
+	p.refuseOthers(n.reserved.affinity, NodeAffinity, n)
+	p.refuseOthers(n.reserved.zones, Zone, n)
+	choices, kept := p.choices[n.at], newFree(n.reserved)
 	for i := range choices {
 		choices[i] = kept
 	}
 }
 
-func (p *placing) chooseWide(n *need, b *bucket) {
+func (p *search) chooseWide(n *need, b *bucket) {
 	first := b.smallest(n)
 	if first == len(b.volumes) {
 		return
@@ -267,7 +267,7 @@ func (b *bucket) smallest(n *need) int {
 
 // chooseFrom looks in the bucket, from index first, for a volume that the claim can have on the node. It replaces the
 // claim's volume there if the new one is better.
-func (p *placing) chooseFrom(n *need, b *bucket, first int, slot int32) {
+func (p *search) chooseFrom(n *need, b *bucket, first int, slot int32) {
 	chosen := &p.choices[n.at][slot-p.lo]
 	for i := first; i < len(b.volumes); i++ {
 		v := b.volumes[i]
@@ -282,7 +282,7 @@ func (p *placing) chooseFrom(n *need, b *bucket, first int, slot int32) {
 }
 
 // isTaken reports whether an earlier claim of the pod gets the volume on the node.
-func (p *placing) isTaken(n *need, v *pvState, slot int32) bool {
+func (p *search) isTaken(n *need, v *pvState, slot int32) bool {
 	for i := range n.at {
 		if earlier := &p.needs[i]; !earlier.bound && earlier.group == n.group && p.choices[i][slot-p.lo].pvState == v {
 			return true

@@ -29,7 +29,7 @@ type need struct {
 	selector labels.Selector // nil: any labels
 	group    *group          // nil if the group has no free volume
 	class    *classState
-	kept     *pvState // the volume that names the claim, or is reserved for it: the claim gets no other
+	reserved *pvState // the volume that names the claim, or is reserved for it: the claim gets no other
 	node     string   // the node for which the claim's volume is being made
 	unmet    bool     // no volume can be made with the VolumeAttributesClass that the claim names
 }
@@ -39,8 +39,8 @@ func (n *need) volumeName() string {
 	switch {
 	case n.bound:
 		return n.claim.Spec.VolumeName
-	case n.kept != nil:
-		return n.kept.object.Name
+	case n.reserved != nil:
+		return n.reserved.object.Name
 	}
 	return ""
 }
@@ -51,7 +51,7 @@ func (n *need) isProvisionable() bool { return provisions(n.class.object) }
 // searches reports whether the claim may get an existing volume that names no claim. It may not if it has a data source, or
 // while a volume is being made for it.
 func (n *need) searches() bool {
-	return n.kept == nil && !fit.HasSource(n.claim) && (n.node == "" || !n.isProvisionable())
+	return n.reserved == nil && !fit.HasSource(n.claim) && (n.node == "" || !n.isProvisionable())
 }
 
 // suits reports whether the claim can have a volume of its group that is large enough. It does not check the node.
@@ -151,14 +151,14 @@ func (x *index) wait(n *need) {
 	n.node = n.claim.Annotations[objects.AnnSelectedNode]
 	n.unmet = x.lacksAttributes(n)
 	if hold := x.claimHolds[n.name]; hold != nil {
-		n.kept, n.node = x.volumes[hold.volume], hold.node
-		if n.kept != nil {
+		n.reserved, n.node = x.volumes[hold.volume], hold.node
+		if n.reserved != nil {
 			n.node = ""
 			return
 		}
 	}
 	if naming := x.naming[n.name]; len(naming) > 0 {
-		n.kept = bestReserved(n.claim, naming)
+		n.reserved = bestReserved(n.claim, naming)
 	}
 }
 

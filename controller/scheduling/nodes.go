@@ -66,8 +66,8 @@ func (n *nodes) drop(name string) {
 	}
 }
 
-// there returns the slot of an existing node.
-func (n *nodes) there(name string) (int32, bool) {
+// find returns the slot of an existing node.
+func (n *nodes) find(name string) (int32, bool) {
 	slot, known := n.slots[name]
 	return slot, known && n.entries[slot].object != nil
 }
@@ -145,7 +145,7 @@ func (n *nodes) share() []string {
 
 // refreshNode updates a node from its last version in the mirror, and reports whether more pods may fit there.
 func (x *index) refreshNode(name string, node *v1.Node) bool {
-	slot, known := x.nodes.there(name)
+	slot, known := x.nodes.find(name)
 	if !known && node == nil {
 		return false
 	}

@@ -477,12 +477,12 @@ func (w *plainWorld) compare(t *testing.T, s *Scheduler, p *v1.Pod, where string
 // check fails unless a search of one node alone chooses these volumes.
 func (x *index) check(t *testing.T, p *v1.Pod, node string, chosen map[string]string, where string) {
 	t.Helper()
-	slot, _ := x.nodes.there(node)
-	search, err := x.newPlacing(p, slot, slot+1, LeastCapacityLeft)
+	slot, _ := x.nodes.find(node)
+	search, err := x.newSearch(p, slot, slot+1, LeastCapacityLeft)
 	require.NoError(t, err)
-	defer search.done()
+	defer search.release()
 	search.run()
-	require.Zero(t, search.verdicts[0].main, where)
+	require.Zero(t, search.results[0].first, where)
 	got := map[string]string{}
 	for _, c := range search.choicesAt(0) {
 		if c.volume != "" {

@@ -13,7 +13,7 @@ import (
 // This file checks the nodes for new volumes and attach limits, and computes their scores.
 
 // provision refuses the nodes on which a claim gets no existing volume and cannot get a new one.
-func (p *placing) provision() {
+func (p *search) provision() {
 	for i := range p.needs {
 		n := &p.needs[i]
 		if !n.bound && !slices.Contains(p.classes, n.class) {
@@ -23,14 +23,14 @@ func (p *placing) provision() {
 }
 
 // provisionClass does the work of provision for the claims of one class, which share its capacity.
-func (p *placing) provisionClass(at int, class *classState) {
+func (p *search) provisionClass(at int, class *classState) {
 	p.classes = append(p.classes, class)
 	p.rooms = row(p.rooms, at, p.len())
 	p.sums = sized(p.sums, p.len())
 	p.fits = sized(p.fits, p.len())
 	for i := range p.needs {
 		n := &p.needs[i]
-		if n.bound || n.class != class || n.kept != nil {
+		if n.bound || n.class != class || n.reserved != nil {
 			continue
 		}
 		p.provisionClaim(n, p.rooms[at])
@@ -38,7 +38,7 @@ func (p *placing) provisionClass(at int, class *classState) {
 }
 
 // provisionClaim refuses the nodes on which a claim can have neither an existing nor a new volume.
-func (p *placing) provisionClaim(n *need, rooms []int64) {
+func (p *search) provisionClaim(n *need, rooms []int64) {
 	provisionable := n.isProvisionable()
 	checked := provisionable && p.index.checksCapacity(n.class.object, n.claim)
 	if checked {
@@ -46,7 +46,7 @@ func (p *placing) provisionClaim(n *need, rooms []int64) {
 	}
 	var selected int32 = -1
 	if n.node != "" {
-		if slot, there := p.index.nodes.there(n.node); there {
+		if slot, there := p.index.nodes.find(n.node); there {
 			selected = slot
 		}
 	}
@@ -54,17 +54,17 @@ func (p *placing) provisionClaim(n *need, rooms []int64) {
 		slot := p.lo + int32(i)
 		switch {
 		case n.node != "" && slot != selected:
-			p.verdicts[i].refuse(SelectedElsewhere, n.at)
+			p.results[i].refuse(SelectedElsewhere, n.at)
 		case p.choices[n.at][i].pvState != nil:
 		case !provisionable:
-			p.verdicts[i].refuse(NoVolume, n.at)
+			p.results[i].refuse(NoVolume, n.at)
 		case n.unmet:
-			p.verdicts[i].refuse(NoAttributesClass, n.at)
+			p.results[i].refuse(NoAttributesClass, n.at)
 		case n.class.topologies != nil && !n.class.topologies.has(slot):
-			p.verdicts[i].refuse(NoTopology, n.at)
+			p.results[i].refuse(NoTopology, n.at)
 		case n.node != "":
 		case checked && p.fits[i] != int32(n.at)+1:
-			p.verdicts[i].refuse(NoCapacity, n.at)
+			p.results[i].refuse(NoCapacity, n.at)
 		default:
 			p.sums[i] = add(p.sums[i], n.request)
 		}
@@ -83,7 +83,7 @@ func add(a, b int64) int64 {
 }
 
 // findCapacity marks the nodes with capacity for a claim, besides what earlier claims of the pod take.
-func (p *placing) findCapacity(n *need, rooms []int64) {
+func (p *search) findCapacity(n *need, rooms []int64) {
 	s := p.index.segments[n.class.object.Name]
 	if s == nil {
 		return
@@ -108,7 +108,7 @@ func (p *placing) findCapacity(n *need, rooms []int64) {
 }
 
 // findRoom marks a node if one capacity is enough for a claim.
-func (p *placing) findRoom(n *need, c *capacity, left int64, slot int32, rooms []int64) {
+func (p *search) findRoom(n *need, c *capacity, left int64, slot int32, rooms []int64) {
 	i := slot - p.lo
 	if c.largest <= 0 || n.request > c.largest || n.request > left-min(p.sums[i], left) {
 		return
@@ -118,16 +118,16 @@ func (p *placing) findRoom(n *need, c *capacity, left int64, slot int32, rooms [
 }
 
 // checkDisks refuses the nodes whose pods use inline disks that the pod cannot share.
-func (p *placing) checkDisks() {
-	for i := range p.verdicts {
-		if p.verdicts[i].preemptable() && len(p.index.diskConflicts(p.lo+int32(i), p.disks, p.key)) > 0 {
-			p.verdicts[i].refuse(DiskConflict, len(p.needs))
+func (p *search) checkDisks() {
+	for i := range p.results {
+		if p.results[i].preemptable() && len(p.index.diskConflicts(p.lo+int32(i), p.disks, p.key)) > 0 {
+			p.results[i].refuse(DiskConflict, len(p.needs))
 		}
 	}
 }
 
 // driverAt returns the index of a driver.
-func (p *placing) driverAt(d *driver) int {
+func (p *search) driverAt(d *driver) int {
 	at := slices.Index(p.drivers, d)
 	if at < 0 {
 		at = len(p.drivers)
@@ -138,7 +138,7 @@ func (p *placing) driverAt(d *driver) int {
 }
 
 // count counts a volume that the pod has on every node, except where it is in use already.
-func (p *placing) count(a attached) {
+func (p *search) count(a attached) {
 	if a.driver == nil || slices.Contains(p.attached, a) {
 		return
 	}
@@ -153,7 +153,7 @@ func (p *placing) count(a attached) {
 }
 
 // countNew counts the new volume of a claim on each node that would get it, for the driver that provisions it.
-func (p *placing) countNew(n *need) {
+func (p *search) countNew(n *need) {
 	d := p.index.drivers[volume.DriverOfPluginName(n.class.object.Provisioner)]
 	if d == nil {
 		return
@@ -172,9 +172,9 @@ func (p *placing) countNew(n *need) {
 	}
 }
 
-// chosenThere returns the number of a driver's existing volumes that claims get on a node and that are in use there
+// chosenInUse returns the number of a driver's existing volumes that claims get on a node and that are in use there
 // already.
-func (p *placing) chosenThere(d *driver, i int) int32 {
+func (p *search) chosenInUse(d *driver, i int) int32 {
 	var there int32
 	for at := range p.needs {
 		if p.needs[at].bound {
@@ -189,7 +189,7 @@ func (p *placing) chosenThere(d *driver, i int) int32 {
 }
 
 // countChosen counts existing volumes on the nodes on which claims get them, also those that are in use there.
-func (p *placing) countChosen() {
+func (p *search) countChosen() {
 	for at := range p.needs {
 		n := &p.needs[at]
 		if n.bound {
@@ -197,7 +197,7 @@ func (p *placing) countChosen() {
 		}
 		for i := range p.choices[at] {
 			d := p.choices[at][i].driver
-			if d == nil || len(d.limits) == 0 || !p.verdicts[i].preemptable() || slices.Contains(p.attached, p.choices[at][i].attached) {
+			if d == nil || len(d.limits) == 0 || !p.results[i].preemptable() || slices.Contains(p.attached, p.choices[at][i].attached) {
 				continue
 			}
 			p.counts[p.driverAt(d)][i]++
@@ -206,20 +206,20 @@ func (p *placing) countChosen() {
 }
 
 // checkLimits refuses the nodes to which a driver cannot attach the additional volumes.
-func (p *placing) checkLimits() {
+func (p *search) checkLimits() {
 	p.countChosen()
 	for at, d := range p.drivers {
 		if len(d.limits) == 0 {
 			continue
 		}
-		for i := range p.verdicts {
+		for i := range p.results {
 			slot := p.lo + int32(i)
 			limit, added := d.limit(slot), p.base[at]+p.counts[at][i]
 			if limit == noLimit || added <= 0 || d.count(slot)+added <= limit {
 				continue
 			}
-			v := &p.verdicts[i]
-			if added -= p.chosenThere(d, i); v.preemptable() && added > 0 && d.count(slot)+added > limit {
+			v := &p.results[i]
+			if added -= p.chosenInUse(d, i); v.preemptable() && added > 0 && d.count(slot)+added > limit {
 				p.limit(v, at, d.count(slot), added, limit)
 			}
 		}
@@ -228,7 +228,7 @@ func (p *placing) checkLimits() {
 
 // limit refuses a node because of a driver, of which it has inUse volumes. The first driver counts, unless another one
 // cannot attach the added volumes even to an empty node.
-func (p *placing) limit(v *verdict, driver int, inUse, added, limit int32) {
+func (p *search) limit(v *nodeResult, driver int, inUse, added, limit int32) {
 	if v.reasons&(1<<AttachLimit) == 0 || added > limit {
 		v.driver, v.inUse, v.limit, v.never = int16(driver), inUse, limit, added > limit
 	}
@@ -236,15 +236,15 @@ func (p *placing) limit(v *verdict, driver int, inUse, added, limit int32) {
 }
 
 // setScores sets the score of each node: the mean, over the classes, of the used share of the claims' volumes.
-func (p *placing) setScores() {
-	for i := range p.verdicts {
-		if p.verdicts[i].main == 0 {
-			p.verdicts[i].score = p.scoreOf(i)
+func (p *search) setScores() {
+	for i := range p.results {
+		if p.results[i].first == 0 {
+			p.results[i].score = p.scoreOf(i)
 		}
 	}
 }
 
-func (p *placing) scoreOf(i int) uint8 {
+func (p *search) scoreOf(i int) uint8 {
 	var used, classes float64
 	for at, class := range p.classes {
 		requested, room := p.usage(class, at, i)
@@ -265,7 +265,7 @@ func (p *placing) scoreOf(i int) uint8 {
 }
 
 // usage returns the sizes that the claims of a class request on a node, and the sizes from which they get them.
-func (p *placing) usage(class *classState, at, i int) (requested, room float64) {
+func (p *search) usage(class *classState, at, i int) (requested, room float64) {
 	made := false
 	for j := range p.needs {
 		n := &p.needs[j]
@@ -287,7 +287,7 @@ func (p *placing) usage(class *classState, at, i int) (requested, room float64) 
 }
 
 // claimNames returns the claims and their known volumes, for messages.
-func (p *placing) claimNames() []claimName {
+func (p *search) claimNames() []claimName {
 	names := make([]claimName, 0, len(p.needs))
 	for i := range p.needs {
 		n := &p.needs[i]

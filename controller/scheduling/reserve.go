@@ -89,17 +89,17 @@ func (s *Scheduler) reserve(p *v1.Pod, node string) (*Reservation, *Result, erro
 	if x.pods[keyOfPod(p).name] != nil {
 		return nil, nil, fmt.Errorf("reserve node %q for pod %q: %w", node, keyOfPod(p).name, ErrReserved)
 	}
-	slot, there := x.nodes.there(node)
+	slot, there := x.nodes.find(node)
 	if !there {
 		return nil, nil, &RefusalError{Node: node, Pod: keyOfPod(p).name, Reason: NodeUnknown, Reasons: []Reason{NodeUnknown}}
 	}
-	search, err := x.newPlacing(p, slot, slot+1, s.options.Score)
+	search, err := x.newSearch(p, slot, slot+1, s.options.Score)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer search.done()
+	defer search.release()
 	search.run()
-	if search.verdicts[0].main != 0 {
+	if search.results[0].first != 0 {
 		return nil, s.resultOf(search), nil
 	}
 	stored, known := s.pods.Get(keyOfPod(p).name)
@@ -112,7 +112,7 @@ func (s *Scheduler) reserve(p *v1.Pod, node string) (*Reservation, *Result, erro
 }
 
 // choicesAt returns the choices for the unbound claims on the node with index i, in the order of the claims' names.
-func (p *placing) choicesAt(i int) []choice {
+func (p *search) choicesAt(i int) []choice {
 	var choices []choice
 	for at := range p.needs {
 		n := &p.needs[at]
@@ -257,6 +257,6 @@ func (r *Reservation) Release() {
 	s.index.end(r)
 	s.mu.Unlock()
 	if !ended {
-		s.tell(ClusterEvent{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
+		s.report(ClusterEvent{Kind: ReservationReleased, Name: r.key.name, Node: r.node})
 	}
 }

@@ -126,10 +126,10 @@ func (e *PodError) Unwrap() error {
 	return e.Err
 }
 
-// verdict is the result for one node.
-type verdict struct {
+// nodeResult is the result for one node.
+type nodeResult struct {
 	reasons uint16 // a bit for each reason of a node
-	main    Reason // the first reason found; zero if the pod can have its volumes
+	first   Reason // the first reason found; zero if the pod can have its volumes
 	score   uint8
 	never   bool  // the limit of AttachLimit is too small for the pod alone
 	claim   int16 // that main is about
@@ -142,11 +142,11 @@ type verdict struct {
 const endWithPods = 1<<InUseByPod | 1<<InUseOnOtherNode | 1<<DiskConflict | 1<<AttachLimit
 
 // preemptable reports whether all reasons so far can go away when pods go.
-func (v *verdict) preemptable() bool { return v.reasons&^endWithPods == 0 }
+func (v *nodeResult) preemptable() bool { return v.reasons&^endWithPods == 0 }
 
-func (v *verdict) refuse(reason Reason, claim int) {
-	if v.main == 0 {
-		v.main, v.claim = reason, int16(claim)
+func (v *nodeResult) refuse(reason Reason, claim int) {
+	if v.first == 0 {
+		v.first, v.claim = reason, int16(claim)
 	}
 	v.reasons |= 1 << reason
 }
@@ -157,7 +157,7 @@ type Result struct {
 	scheduler *Scheduler
 	pod       podKey
 	names     []string // of the nodes; "" where there is none
-	verdicts  []verdict
+	results   []nodeResult
 	lo        int32 // the slot of the first
 	claims    []claimName
 	drivers   []*driver
@@ -178,7 +178,7 @@ type claimName struct {
 func (r *Result) Nodes() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for slot, name := range r.names {
-			if name != "" && r.verdicts[slot].main == 0 && !yield(name) {
+			if name != "" && r.results[slot].first == 0 && !yield(name) {
 				return
 			}
 		}
@@ -189,7 +189,7 @@ func (r *Result) Nodes() iter.Seq[string] {
 func (r *Result) Scores() iter.Seq2[string, int] {
 	return func(yield func(string, int) bool) {
 		for slot, name := range r.names {
-			if v := &r.verdicts[slot]; name != "" && v.main == 0 && !yield(name, int(v.score)) {
+			if v := &r.results[slot]; name != "" && v.first == 0 && !yield(name, int(v.score)) {
 				return
 			}
 		}
@@ -209,10 +209,10 @@ func (r *Result) Len() int {
 // all nodes if no claim waits to be bound.
 func (r *Result) Score(node string) int {
 	slot, there := r.slotOf(node)
-	if !there || r.verdicts[slot].main != 0 {
+	if !there || r.results[slot].first != 0 {
 		return 0
 	}
-	return int(r.verdicts[slot].score)
+	return int(r.results[slot].score)
 }
 
 // slotOf returns the slot that a node had.
@@ -231,11 +231,11 @@ func (r *Result) Why(node string) *RefusalError {
 	if !there {
 		return &RefusalError{Node: node, Pod: r.pod.name, Reason: NodeUnknown, Reasons: []Reason{NodeUnknown}}
 	}
-	v := r.verdicts[slot]
-	if v.main == 0 {
+	v := r.results[slot]
+	if v.first == 0 {
 		return nil
 	}
-	why := &RefusalError{Node: node, Pod: r.pod.name, Reason: v.main}
+	why := &RefusalError{Node: node, Pod: r.pod.name, Reason: v.first}
 	for rest := v.reasons; rest != 0; rest &= rest - 1 {
 		why.Reasons = append(why.Reasons, Reason(bits.TrailingZeros16(rest)))
 	}
@@ -248,7 +248,7 @@ func (r *Result) Why(node string) *RefusalError {
 }
 
 // setPods sets the pods that cause the reasons, and the driver.
-func (r *Result) setPods(why *RefusalError, v verdict) {
+func (r *Result) setPods(why *RefusalError, v nodeResult) {
 	for _, reason := range why.Reasons {
 		switch reason {
 		case AttachLimit:

@@ -119,7 +119,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	feeds.Go(func() { s.capacities.Follow(ctx, s.capacityChanged) })
 	feeds.Go(func() { s.attachments.Follow(ctx, s.attachmentChanged) })
 	feeds.Go(func() { s.attributes.Follow(ctx, s.attributesChanged) })
-	feeds.Go(func() { s.tellSettled(ctx) })
+	feeds.Go(func() { s.reportSettled(ctx) })
 	feeds.Wait()
 	return nil
 }
@@ -132,7 +132,7 @@ func (s *Scheduler) WaitSynced(ctx context.Context) bool {
 		s.capacities.WaitSynced(ctx) && s.attachments.WaitSynced(ctx)
 }
 
-// Find returns where a pod can have its volumes, with a verdict for each node. It does no I/O. An error is a *[PodError]:
+// Find returns where a pod can have its volumes, with a result for each node. It does no I/O. An error is a *[PodError]:
 // the pod can have its volumes on no node until the claim in the error changes. For a nil pod the error matches
 // [volume.ErrInvalid].
 func (s *Scheduler) Find(p *v1.Pod) (*Result, error) {
@@ -142,19 +142,19 @@ func (s *Scheduler) Find(p *v1.Pod) (*Result, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	x := s.index
-	search, err := x.newPlacing(p, 0, int32(len(x.nodes.entries)), s.options.Score)
+	search, err := x.newSearch(p, 0, int32(len(x.nodes.entries)), s.options.Score)
 	if err != nil {
 		return nil, err
 	}
-	defer search.done()
+	defer search.release()
 	search.run()
 	return s.resultOf(search), nil
 }
 
 // resultOf returns the result of a search. The caller holds s.mu.
-func (s *Scheduler) resultOf(p *placing) *Result {
+func (s *Scheduler) resultOf(p *search) *Result {
 	return &Result{
-		scheduler: s, pod: p.key, names: p.index.nodes.share()[p.lo:p.hi], verdicts: p.verdicts, claims: p.claimNames(), lo: p.lo,
+		scheduler: s, pod: p.key, names: p.index.nodes.share()[p.lo:p.hi], results: p.results, claims: p.claimNames(), lo: p.lo,
 		drivers: slices.Clone(p.drivers), users: p.users, disks: p.disks,
 	}
 }
@@ -163,14 +163,14 @@ func (s *Scheduler) resultOf(p *placing) *Result {
 func (s *Scheduler) slotOf(node string) (int32, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.index.nodes.there(node)
+	return s.index.nodes.find(node)
 }
 
 // podsWith returns the pods on a node that use volumes of a driver now, without except.
 func (s *Scheduler) podsWith(node string, d *driver, except podKey) []types.NamespacedName {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	slot, there := s.index.nodes.there(node)
+	slot, there := s.index.nodes.find(node)
 	if !there {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (s *Scheduler) podsWith(node string, d *driver, except podKey) []types.Name
 func (s *Scheduler) podsWithDisks(node string, disks []v1.Volume, except podKey) []types.NamespacedName {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	slot, there := s.index.nodes.there(node)
+	slot, there := s.index.nodes.find(node)
 	if !there {
 		return nil
 	}

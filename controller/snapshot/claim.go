@@ -17,33 +17,33 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// taken are the claims of which a worker is about to say whether they are protected. Without it one worker may find that no snapshot
-// reads a claim, another one begin a snapshot of the claim, which is protected still, and the first one take that away. Make it with
-// newTaken. Its methods may be called from several goroutines at once.
-type taken struct {
+// claimLocks are the locks of claims whose protection a worker is about to change. Without them one worker may find that no snapshot reads
+// a claim, another may begin a snapshot of the claim, which is still protected, and the first may then remove the protection. Make it with
+// newClaimLocks. Its methods may be called from several goroutines at once.
+type claimLocks struct {
 	mu    sync.Mutex
 	names map[types.NamespacedName]struct{}
 }
 
-func newTaken() *taken { return &taken{names: map[types.NamespacedName]struct{}{}} }
+func newClaimLocks() *claimLocks { return &claimLocks{names: map[types.NamespacedName]struct{}{}} }
 
-// take takes claims until release is called. An error, which matches store.ErrConflict, says that another worker has one of them, and
-// that none was taken.
-func (t *taken) take(claims ...types.NamespacedName) (release func(), err error) {
+// lock locks claims until release is called. If another worker has locked one of them, lock locks none, and the error matches
+// store.ErrConflict.
+func (t *claimLocks) lock(claims ...types.NamespacedName) (release func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, name := range claims {
 		if _, there := t.names[name]; there {
-			return nil, fmt.Errorf("another worker looks whether claim %q is protected: %w", name, store.ErrConflict)
+			return nil, fmt.Errorf("another worker checks whether claim %q is protected: %w", name, store.ErrConflict)
 		}
 	}
 	for _, name := range claims {
 		t.names[name] = struct{}{}
 	}
-	return func() { t.drop(claims) }, nil
+	return func() { t.unlock(claims) }, nil
 }
 
-func (t *taken) drop(claims []types.NamespacedName) {
+func (t *claimLocks) unlock(claims []types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, name := range claims {
@@ -51,21 +51,21 @@ func (t *taken) drop(claims []types.NamespacedName) {
 	}
 }
 
-// protection has claims stay while their volumes are read.
+// protection protects claims from deletion while their volumes are read.
 type protection struct {
-	store store.Store
-	seen  *seen
-	taken *taken
+	store   store.Store
+	mirrors *mirrors
+	locks   *claimLocks
 }
 
-// protectClaims has claims stay until release is called at least, and from then on as long as a snapshot or a group reads them. The
-// store says that they are there and are not being deleted.
+// protectClaims protects claims at least until release is called, and then as long as a snapshot or a group reads them. It reads the
+// store: the claims exist and are not being deleted.
 func (c *protection) protectClaims(ctx context.Context, claims ...*v1.PersistentVolumeClaim) (release func(), err error) {
 	names := make([]types.NamespacedName, len(claims))
 	for i, claim := range claims {
 		names[i] = store.NameOf(claim)
 	}
-	release, err = c.taken.take(names...)
+	release, err = c.locks.lock(names...)
 	if err != nil {
 		return nil, err
 	}
@@ -83,20 +83,20 @@ func (c *protection) protectClaim(ctx context.Context, seen *v1.PersistentVolume
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	if err != nil || claim.UID != seen.UID || dies(claim) || claim.Spec.VolumeName != seen.Spec.VolumeName {
+	if err != nil || claim.UID != seen.UID || isBeingDeleted(claim) || claim.Spec.VolumeName != seen.Spec.VolumeName {
 		return fmt.Errorf("claim %q has changed: %w", store.NameOf(seen), store.ErrConflict)
 	}
-	_, err = write(ctx, c.store, c.seen.claims, unchanged(claim).protect(FinalizerSourceClaim))
+	_, err = write(ctx, c.store, c.mirrors.claims, unchanged(claim).protect(FinalizerSourceClaim))
 	return err
 }
 
-// release lets a claim go whose volume no snapshot, and no group, reads any more. It reads the store.
+// release removes the protection of a claim whose volume no snapshot, and no group, reads any more. It reads the store.
 func (c *protection) release(ctx context.Context, name types.NamespacedName) error {
-	claim, ok := c.seen.claims.Get(name)
+	claim, ok := c.mirrors.claims.Get(name)
 	if !ok || !has(claim, FinalizerSourceClaim) {
 		return nil
 	}
-	release, err := c.taken.take(name)
+	release, err := c.locks.lock(name)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (c *protection) release(ctx context.Context, name types.NamespacedName) err
 	if used, err := c.isReadByGroup(ctx, claim); used || err != nil {
 		return err
 	}
-	_, err = write(ctx, c.store, c.seen.claims, unchanged(claim).release(FinalizerSourceClaim))
+	_, err = write(ctx, c.store, c.mirrors.claims, unchanged(claim).release(FinalizerSourceClaim))
 	return ignoreGone(err)
 }
 
@@ -125,12 +125,12 @@ func (c *protection) isRead(ctx context.Context, claim *v1.PersistentVolumeClaim
 	}
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", contentNamed(snap))
 	if errors.Is(err, store.ErrNotFound) {
-		return boundTo(snap) == "" && !dies(snap) && !dies(claim), nil // Its content may be created any time.
+		return boundTo(snap) == "" && !isBeingDeleted(snap) && !isBeingDeleted(claim), nil // Its content may be created any time.
 	}
 	if err != nil || !isBoundTo(content.Spec.VolumeSnapshotRef, snap) || isReady(content) {
 		return false, err
 	}
-	return !dies(content) || isMarked(content, AnnBeingCreated), nil
+	return !isBeingDeleted(content) || isMarked(content, AnnBeingCreated), nil
 }
 
 // isReadByGroup reports whether the volume of a claim may still be read for a group. It reads the store.
@@ -150,7 +150,7 @@ func (c *protection) isReadByGroup(ctx context.Context, claim *v1.PersistentVolu
 			if maySelect(group, claim) {
 				return true, nil
 			}
-		case isGroupReady(content) || dies(content) && !isMarked(content, AnnGroupBeingCreated):
+		case isGroupReady(content) || isBeingDeleted(content) && !isMarked(content, AnnGroupBeingCreated):
 		case slices.Contains(sourceVolumes(content), claim.Spec.VolumeName):
 			return true, nil
 		}
@@ -160,7 +160,7 @@ func (c *protection) isReadByGroup(ctx context.Context, claim *v1.PersistentVolu
 
 // maySelect reports whether a group without a content may get one that is made of the volume of claim.
 func maySelect(group *groupv1.VolumeGroupSnapshot, claim *v1.PersistentVolumeClaim) bool {
-	if group.Spec.Source.Selector == nil || groupBoundTo(group) != "" || dies(group) || dies(claim) {
+	if group.Spec.Source.Selector == nil || groupBoundTo(group) != "" || isBeingDeleted(group) || isBeingDeleted(claim) {
 		return false
 	}
 	selector, err := metav1.LabelSelectorAsSelector(group.Spec.Source.Selector)

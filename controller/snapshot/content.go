@@ -16,95 +16,95 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// contentSync has plugins make and delete the snapshots of contents.
+// contentSync syncs contents: plugins create and delete their snapshots.
 type contentSync struct {
 	store   store.Store
-	seen    *seen
+	mirrors *mirrors
 	queue   *work.Queue
 	plugins *plugins
 	events  recorder
 	sources *sources
 }
 
-// sync does the next thing for one content.
+// sync does the next step for one content.
 func (c *contentSync) sync(ctx context.Context, item work.Item) error {
-	content, ok := c.seen.contents.Get(item.Name)
+	content, ok := c.mirrors.contents.Get(item.Name)
 	if !ok {
 		return nil
 	}
 	if c.plugins.served(content.Spec.Driver) == "" {
 		return nil // The program that serves the driver does it.
 	}
-	if dies(content) {
-		return c.contentDies(ctx, item, content)
+	if isBeingDeleted(content) {
+		return c.syncDeleted(ctx, item, content)
 	}
 	if (content.Spec.Source.VolumeHandle == nil) == (content.Spec.Source.SnapshotHandle == nil) {
-		return c.contentFailed(ctx, content, "ContentValidationError", fmt.Errorf(
+		return c.fail(ctx, content, "ContentValidationError", fmt.Errorf(
 			"name either a volumeHandle or a snapshotHandle as the source of the content, and not both: %w", volume.ErrInvalid))
 	}
-	content, err := write(ctx, c.store, c.seen.contents, unchanged(content).protect(FinalizerContent))
+	content, err := write(ctx, c.store, c.mirrors.contents, unchanged(content).protect(FinalizerContent))
 	switch {
 	case err != nil:
 		return err
 	case isReady(content):
-		_, err := write(ctx, c.store, c.seen.contents, unchanged(content).unmark(AnnBeingCreated))
+		_, err := write(ctx, c.store, c.mirrors.contents, unchanged(content).unmark(AnnBeingCreated))
 		return err
 	}
 	if err := c.queue.CheckBackoff(item, content.UID); err != nil {
 		return err
 	}
 	if handleOf(content) == "" {
-		return c.makeSnapshot(ctx, content)
+		return c.createSnapshot(ctx, content)
 	}
-	return c.lookAtSnapshot(ctx, content)
+	return c.updateSnapshot(ctx, content)
 }
 
-// contentFailed writes why a content has no snapshot that can be used. It is tried again after a back-off.
-func (c *contentSync) contentFailed(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, reason string, why error) error {
+// fail writes why a content has no snapshot that can be used. It is tried again after a back-off.
+func (c *contentSync) fail(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, reason string, why error) error {
 	failed := &work.CallError{UID: content.UID, Err: fmt.Errorf("content %q: %w", content.Name, why)}
 	if ctx.Err() != nil {
 		return failed
 	}
-	news, err := failures[*snapshotv1.VolumeSnapshotContent]{c.store, c.seen.contents, contentFailure}.write(ctx, content, why)
+	news, err := failures[*snapshotv1.VolumeSnapshotContent]{c.store, c.mirrors.contents, contentFailure}.write(ctx, content, why)
 	if err != nil {
 		failed.Err = errors.Join(failed.Err, err)
 	} else if news {
-		c.events.tell(content, v1.EventTypeWarning, reason, why)
+		c.events.record(content, v1.EventTypeWarning, reason, why)
 	}
 	return failed
 }
 
-// order is what the plugin is told to make the snapshot of a content with.
-type order struct {
+// snapshotRequest is the input of the plugin's call that creates the snapshot of a content.
+type snapshotRequest struct {
 	source     source
 	name       string
 	parameters map[string]string
 }
 
-// orderOf returns what the plugin is told for a content that is made of a volume. It reads the store.
-func (c *contentSync) orderOf(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (order, error) {
+// requestOf returns the request for a content whose source is a volume. It reads the store.
+func (c *contentSync) requestOf(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (snapshotRequest, error) {
 	uid := content.Spec.VolumeSnapshotRef.UID
 	if content.Spec.Source.VolumeHandle == nil || content.Name != contentName(uid) {
-		return order{}, fmt.Errorf("the content is none that was made for a VolumeSnapshot: name the snapshot by its snapshotHandle: %w", volume.ErrInvalid)
+		return snapshotRequest{}, fmt.Errorf("the content is none that was made for a VolumeSnapshot: name the snapshot by its snapshotHandle: %w", volume.ErrInvalid)
 	}
 	names := splitNames(content.Annotations[AnnSourceVolumes])
 	if len(names) != 1 {
-		return order{}, fmt.Errorf("annotation %q does not name the PersistentVolume of volume %q: put it back, or delete the VolumeSnapshot",
+		return snapshotRequest{}, fmt.Errorf("annotation %q does not name the PersistentVolume of volume %q: put it back, or delete the VolumeSnapshot",
 			AnnSourceVolumes, *content.Spec.Source.VolumeHandle)
 	}
 	from, err := c.sources.named(ctx, names[0], *content.Spec.Source.VolumeHandle)
 	if err != nil {
-		return order{}, err
+		return snapshotRequest{}, err
 	}
 	if name := from.plugin.GetPluginName(); !volume.IsDriverOfPlugin(content.Spec.Driver, name) {
-		return order{}, fmt.Errorf("volume %q is one of plugin %q, and the content is for driver %q: %w",
+		return snapshotRequest{}, fmt.Errorf("volume %q is one of plugin %q, and the content is for driver %q: %w",
 			names[0], name, content.Spec.Driver, volume.ErrInvalid)
 	}
-	made := order{source: from, name: pluginSnapshotName(uid)}
+	made := snapshotRequest{source: from, name: pluginSnapshotName(uid)}
 	if name := deref(content.Spec.VolumeSnapshotClassName); name != "" {
 		class, err := store.Get[*snapshotv1.VolumeSnapshotClass](ctx, c.store, "", name)
 		if err != nil {
-			return order{}, volume.Transient(fmt.Errorf("snapshot class %q, whose parameters the plugin needs: %w", name, err))
+			return snapshotRequest{}, volume.Transient(fmt.Errorf("snapshot class %q, whose parameters the plugin needs: %w", name, err))
 		}
 		made.parameters = class.Parameters
 	}
@@ -115,8 +115,8 @@ func splitNames(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }
 
-// makeSnapshot has the plugin make the snapshot of a content. The content says so before it is called.
-func (c *contentSync) makeSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+// createSnapshot has the plugin make the snapshot of a content. The content says so before it is called.
+func (c *contentSync) createSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	begun := isMarked(content, AnnBeingCreated)
 	if !begun {
 		wanted, err := c.isWanted(ctx, content)
@@ -124,26 +124,26 @@ func (c *contentSync) makeSnapshot(ctx context.Context, content *snapshotv1.Volu
 			return err
 		}
 	}
-	o, err := c.orderOf(ctx, content)
+	o, err := c.requestOf(ctx, content)
 	if err != nil {
-		return c.contentFailed(ctx, content, "SnapshotCreationFailed", err)
+		return c.fail(ctx, content, "SnapshotCreationFailed", err)
 	}
-	content, err = write(ctx, c.store, c.seen.contents, unchanged(content).mark(AnnBeingCreated))
+	content, err = write(ctx, c.store, c.mirrors.contents, unchanged(content).mark(AnnBeingCreated))
 	if err != nil {
 		return err
 	}
 	made, err := c.plugins.create(ctx, o.source, o.name, o.parameters)
 	if err == nil {
-		return c.recordSnapshot(ctx, content, made)
+		return c.recordStatus(ctx, content, made)
 	}
 	if ctx.Err() == nil && !begun && outcome.ClassOf(err) != outcome.Uncertain {
-		unmarked, unmarkErr := write(ctx, c.store, c.seen.contents, unchanged(content).unmark(AnnBeingCreated))
+		unmarked, unmarkErr := write(ctx, c.store, c.mirrors.contents, unchanged(content).unmark(AnnBeingCreated))
 		if unmarkErr != nil {
 			return errors.Join(&work.CallError{UID: content.UID, Err: err}, unmarkErr)
 		}
 		content = unmarked
 	}
-	return c.contentFailed(ctx, content, "SnapshotCreationFailed", err)
+	return c.fail(ctx, content, "SnapshotCreationFailed", err)
 }
 
 // isWanted reports whether the snapshot of a content for which nothing was begun is still to be made. It reads the store.
@@ -153,7 +153,7 @@ func (c *contentSync) isWanted(ctx context.Context, content *snapshotv1.VolumeSn
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil && isBoundTo(ref, snap) && contentNamed(snap) == content.Name && !dies(snap), err
+	return err == nil && isBoundTo(ref, snap) && contentNamed(snap) == content.Name && !isBeingDeleted(snap), err
 }
 
 func isMarked(obj store.Object, key string) bool {
@@ -161,20 +161,20 @@ func isMarked(obj store.Object, key string) bool {
 	return marked
 }
 
-// lookAtSnapshot asks the plugin whether a snapshot is ready to use.
-func (c *contentSync) lookAtSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+// updateSnapshot reads from the plugin whether a snapshot is ready to use.
+func (c *contentSync) updateSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	plugin, err := c.plugins.mgr.FindSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
 	if err != nil {
-		return c.contentFailed(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
+		return c.fail(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
 	}
 	found, err := c.plugins.get(ctx, plugin, handleOf(content))
 	switch {
 	case errors.Is(err, volume.ErrUnsupported) && content.Spec.Source.SnapshotHandle != nil:
-		// Nothing can tell: what its maker says is believed.
+		// The plugin cannot report snapshots: the handle in the content's source counts.
 		found, err = volume.Snapshot{Handle: handleOf(content), ReadyToUse: true}, nil
 	case errors.Is(err, volume.ErrUnsupported):
-		var o order
-		if o, err = c.orderOf(ctx, content); err == nil {
+		var o snapshotRequest
+		if o, err = c.requestOf(ctx, content); err == nil {
 			found, err = c.plugins.create(ctx, o.source, o.name, o.parameters)
 		}
 	}
@@ -182,13 +182,14 @@ func (c *contentSync) lookAtSnapshot(ctx context.Context, content *snapshotv1.Vo
 		err = fmt.Errorf("snapshot %q is now %q: %w", handleOf(content), found.Handle, volume.ErrInvalid)
 	}
 	if err != nil {
-		return c.contentFailed(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
+		return c.fail(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
 	}
-	return c.recordSnapshot(ctx, content, found)
+	return c.recordStatus(ctx, content, found)
 }
 
-// recordSnapshot writes what the plugin says of the snapshot into the status of its content. Only then does the mark of a call go.
-func (c *contentSync) recordSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, found volume.Snapshot) error {
+// recordStatus writes the state of a snapshot, as the plugin reports it, into the status of its content. Then it removes the mark of the
+// call.
+func (c *contentSync) recordStatus(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, found volume.Snapshot) error {
 	status := contentStatus(found)
 	if group := content.Annotations[AnnGroupHandle]; group != "" {
 		status.VolumeGroupSnapshotHandle = &group
@@ -197,11 +198,11 @@ func (c *contentSync) recordSnapshot(ctx context.Context, content *snapshotv1.Vo
 		e := unchanged(content).begin()
 		e.object.Status = status
 		var err error
-		if content, err = write(ctx, c.store, c.seen.contents, e); err != nil {
+		if content, err = write(ctx, c.store, c.mirrors.contents, e); err != nil {
 			return err
 		}
 	}
-	if _, err := write(ctx, c.store, c.seen.contents, unchanged(content).unmark(AnnBeingCreated)); err != nil {
+	if _, err := write(ctx, c.store, c.mirrors.contents, unchanged(content).unmark(AnnBeingCreated)); err != nil {
 		return err
 	}
 	if !found.ReadyToUse {

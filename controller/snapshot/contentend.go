@@ -12,8 +12,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// contentDies lets a content go that is being deleted: after its VolumeSnapshot, and after the snapshot, unless that is to be kept.
-func (c *contentSync) contentDies(ctx context.Context, item work.Item, content *snapshotv1.VolumeSnapshotContent) error {
+// syncDeleted releases a content that is being deleted: after its VolumeSnapshot is gone, and after the snapshot is deleted, unless the
+// policy retains it.
+func (c *contentSync) syncDeleted(ctx context.Context, item work.Item, content *snapshotv1.VolumeSnapshotContent) error {
 	if !has(content, FinalizerContent) {
 		return nil
 	}
@@ -29,10 +30,10 @@ func (c *contentSync) contentDies(ctx context.Context, item work.Item, content *
 		if content, err = c.deleteSnapshot(ctx, content); errors.Is(err, store.ErrConflict) {
 			return err
 		} else if err != nil {
-			return c.contentFailed(ctx, content, "SnapshotDeleteError", err)
+			return c.fail(ctx, content, "SnapshotDeleteError", err)
 		}
 	}
-	_, err = write(ctx, c.store, c.seen.contents, unchanged(content).release(FinalizerContent))
+	_, err = write(ctx, c.store, c.mirrors.contents, unchanged(content).release(FinalizerContent))
 	return ignoreGone(err)
 }
 
@@ -41,7 +42,7 @@ func isMember(content *snapshotv1.VolumeSnapshotContent) bool {
 	return content.Annotations[AnnGroupHandle] != "" || content.Status != nil && deref(content.Status.VolumeGroupSnapshotHandle) != ""
 }
 
-// isHeld reports whether the VolumeSnapshot of a content is there and does not let it go yet. The mark that it does is believed only
+// isHeld reports whether the VolumeSnapshot of a content exists and does not release it yet. The mark that it does counts only
 // while that VolumeSnapshot is being deleted: a content that was kept has the mark of an earlier one. It reads the store.
 func (c *contentSync) isHeld(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
 	ref := content.Spec.VolumeSnapshotRef
@@ -55,10 +56,10 @@ func (c *contentSync) isHeld(ctx context.Context, content *snapshotv1.VolumeSnap
 	if err != nil || snap.UID != ref.UID {
 		return false, err
 	}
-	if dies(snap) && isMarked(content, AnnBeingDeleted) {
+	if isBeingDeleted(snap) && isMarked(content, AnnBeingDeleted) {
 		return false, nil
 	}
-	return true, work.AwaitChange(c.seen.snapshots, snap)
+	return true, work.AwaitChange(c.mirrors.snapshots, snap)
 }
 
 // deleteSnapshot has the plugin delete the snapshot of a content. If it may have made one whose handle is not known, it is asked to
@@ -83,18 +84,18 @@ func (c *contentSync) deleteSnapshot(ctx context.Context, content *snapshotv1.Vo
 
 // findSnapshot writes the handle of a snapshot that a plugin may have made.
 func (c *contentSync) findSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
-	o, err := c.orderOf(ctx, content)
+	o, err := c.requestOf(ctx, content)
 	var made volume.Snapshot
 	if err == nil {
 		made, err = c.plugins.create(ctx, o.source, o.name, o.parameters)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the plugin was told to make snapshot %q, and it is not known whether it has: if there is none, or you have "+
+		return nil, fmt.Errorf("the plugin was called to create snapshot %q, and it is not known whether it has: if there is none, or you have "+
 			"deleted it, remove annotation %q of the content: %w", pluginSnapshotName(content.Spec.VolumeSnapshotRef.UID), AnnBeingCreated, err)
 	}
 	e := unchanged(content).begin()
 	e.object.Status = contentStatus(made)
-	return write(ctx, c.store, c.seen.contents, e)
+	return write(ctx, c.store, c.mirrors.contents, e)
 }
 
 // checkOnlyContent refuses to delete a snapshot that another content stands for. One that is about to delete the snapshot itself does
@@ -122,7 +123,7 @@ func (c *contentSync) checkOnlyContent(ctx context.Context, content *snapshotv1.
 
 // deletes reports whether a content is being deleted, with its snapshot, and no VolumeSnapshot holds it. It reads the store.
 func (c *contentSync) deletes(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (bool, error) {
-	if !dies(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete || isMember(content) {
+	if !isBeingDeleted(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete || isMember(content) {
 		return false, nil
 	}
 	held, err := c.isHeld(ctx, content)

@@ -50,7 +50,7 @@ type Controller struct {
 	started atomic.Bool
 
 	store   store.Store
-	seen    *seen
+	mirrors *mirrors
 	queue   *work.Queue
 	plugins *plugins
 
@@ -66,17 +66,17 @@ type Controller struct {
 func New(mgr *volume.VolumePluginMgr, s store.Store, options Options) *Controller {
 	options = options.withDefaults()
 	c := &Controller{
-		options: options, store: s, seen: newSeen(s, options.mirrors()),
+		options: options, store: s, mirrors: newMirrors(s, options.mirrors()),
 		queue:   work.New(backoff.Policy{Initial: options.InitialBackoff, Max: options.MaxBackoff, Jitter: options.Jitter}),
 		plugins: &plugins{mgr: mgr, calls: call.New(options.CallTimeout)},
 	}
-	events, from := recorder{options.Events}, &sources{store: s, seen: c.seen, plugins: c.plugins}
-	c.waker = &waker{seen: c.seen, queue: c.queue}
-	c.claims = &protection{store: s, seen: c.seen, taken: newTaken()}
-	c.snapshots = &snapshotSync{store: s, seen: c.seen, queue: c.queue, events: events, sources: from, claims: c.claims}
-	c.contents = &contentSync{store: s, seen: c.seen, queue: c.queue, plugins: c.plugins, events: events, sources: from}
-	c.groups = &groupSync{store: s, seen: c.seen, queue: c.queue, events: events, sources: from, claims: c.claims}
-	c.groupContents = &groupContentSync{store: s, seen: c.seen, queue: c.queue, plugins: c.plugins, events: events, sources: from}
+	events, from := recorder{options.Events}, &sources{store: s, mirrors: c.mirrors, plugins: c.plugins}
+	c.waker = &waker{mirrors: c.mirrors, queue: c.queue}
+	c.claims = &protection{store: s, mirrors: c.mirrors, locks: newClaimLocks()}
+	c.snapshots = &snapshotSync{store: s, mirrors: c.mirrors, queue: c.queue, events: events, sources: from, claims: c.claims}
+	c.contents = &contentSync{store: s, mirrors: c.mirrors, queue: c.queue, plugins: c.plugins, events: events, sources: from}
+	c.groups = &groupSync{store: s, mirrors: c.mirrors, queue: c.queue, events: events, sources: from, claims: c.claims}
+	c.groupContents = &groupContentSync{store: s, mirrors: c.mirrors, queue: c.queue, plugins: c.plugins, events: events, sources: from}
 	return c
 }
 
@@ -130,17 +130,17 @@ func (c *Controller) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
 	defer c.queue.Stop()
 	c.waker.follow(ctx, &feeds)
-	if c.seen.synced(ctx) {
+	if c.mirrors.synced(ctx) {
 		for range c.options.Workers {
-			workers.Go(func() { c.queue.Run(ctx, c.look) })
+			workers.Go(func() { c.queue.Run(ctx, c.syncItem) })
 		}
 	}
 	workers.Wait()
 	feeds.Wait()
 }
 
-// look looks at an item. An error means that it is looked at again after a while.
-func (c *Controller) look(ctx context.Context, item work.Item) error {
+// syncItem syncs an item. After an error it is synced again after a back-off.
+func (c *Controller) syncItem(ctx context.Context, item work.Item) error {
 	err := c.sync(ctx, item)
 	if work.IsFailure(err) && ctx.Err() == nil {
 		level := slog.LevelWarn
@@ -152,7 +152,7 @@ func (c *Controller) look(ctx context.Context, item work.Item) error {
 	return err
 }
 
-// sync does the next thing for an item.
+// sync does the next step for an item.
 func (c *Controller) sync(ctx context.Context, item work.Item) error {
 	if item.Kind == workSnapshot {
 		return c.snapshots.sync(ctx, item.Name)
@@ -172,8 +172,8 @@ func (c *Controller) sync(ctx context.Context, item work.Item) error {
 // recorder records what happens to objects.
 type recorder struct{ events volume.EventRecorder }
 
-// tell records an event about an object.
-func (r recorder) tell(obj runtime.Object, eventType, reason string, err error) {
+// record records an event about an object.
+func (r recorder) record(obj runtime.Object, eventType, reason string, err error) {
 	r.events.Eventf(obj, eventType, reason, "%v", err)
 }
 

@@ -17,10 +17,10 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// groupSync binds groups to contents, makes the snapshots of their members, and lets them go.
+// groupSync syncs groups: it binds them to contents, creates the VolumeSnapshots of their members, and releases them.
 type groupSync struct {
 	store   store.Store
-	seen    *seen
+	mirrors *mirrors
 	queue   *work.Queue
 	events  recorder
 	sources *sources
@@ -57,50 +57,50 @@ func groupContentNamed(group *groupv1.VolumeGroupSnapshot) string {
 	return groupContentName(group.UID)
 }
 
-// sync does the next thing for one group.
+// sync does the next step for one group.
 func (c *groupSync) sync(ctx context.Context, name types.NamespacedName) error {
-	group, ok := c.seen.groups.Get(name)
+	group, ok := c.mirrors.groups.Get(name)
 	if !ok {
 		return nil
 	}
-	if dies(group) {
-		return c.groupDies(ctx, group)
+	if isBeingDeleted(group) {
+		return c.syncDeleted(ctx, group)
 	}
 	if (group.Spec.Source.Selector == nil) == (deref(group.Spec.Source.VolumeGroupSnapshotContentName) == "") {
-		return c.groupWaits(ctx, group, "GroupSnapshotValidationError",
+		return c.wait(ctx, group, "GroupSnapshotValidationError",
 			errors.New("give either a selector of claims or the name of a content as the source of the group, and not both"))
 	}
-	group, err := write(ctx, c.store, c.seen.groups, unchanged(group).protect(FinalizerGroup))
+	group, err := write(ctx, c.store, c.mirrors.groups, unchanged(group).protect(FinalizerGroup))
 	switch {
 	case err != nil:
 		return err
 	case groupBoundTo(group) != "":
-		return c.followGroupContent(ctx, group)
+		return c.followContent(ctx, group)
 	case group.Spec.Source.Selector == nil:
-		return c.bindToGroupContent(ctx, group)
+		return c.bindToContent(ctx, group)
 	}
-	return c.makeGroupContent(ctx, group)
+	return c.createContent(ctx, group)
 }
 
-// groupWaits writes why a group has no content, or none that can be used. It is looked at again when what it waits for changes.
-func (c *groupSync) groupWaits(ctx context.Context, group *groupv1.VolumeGroupSnapshot, reason string, why error) error {
-	news, err := failures[*groupv1.VolumeGroupSnapshot]{c.store, c.seen.groups, groupFailure}.write(ctx, group, why)
+// wait writes why a group has no content, or none that can be used. It is looked at again when what it waits for changes.
+func (c *groupSync) wait(ctx context.Context, group *groupv1.VolumeGroupSnapshot, reason string, why error) error {
+	news, err := failures[*groupv1.VolumeGroupSnapshot]{c.store, c.mirrors.groups, groupFailure}.write(ctx, group, why)
 	if err == nil && news {
-		c.events.tell(group, v1.EventTypeWarning, reason, why)
+		c.events.record(group, v1.EventTypeWarning, reason, why)
 	}
 	return err
 }
 
-// makeGroupContent creates the content of a group of claims, or finds the one that was created before. The claims are those that the
+// createContent creates the content of a group of claims, or finds the one that was created before. The claims are those that the
 // selector selects now.
-func (c *groupSync) makeGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+func (c *groupSync) createContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
 	content, err := store.Get[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "", groupContentName(group.UID))
 	switch {
 	case err == nil && (len(content.Spec.Source.VolumeHandles) == 0 || !isBoundTo(content.Spec.VolumeGroupSnapshotRef, group)):
-		return c.groupWaits(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
+		return c.wait(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
 			"content %q has the name of that of the group and is not its: rename or delete it", content.Name))
 	case err == nil:
-		return c.bindGroup(ctx, group, content)
+		return c.bind(ctx, group, content)
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
@@ -109,22 +109,22 @@ func (c *groupSync) makeGroupContent(ctx context.Context, group *groupv1.VolumeG
 	}
 	claims, sources, why := c.sourcesOfGroup(group)
 	if why != nil {
-		return errors.Join(c.groupWaits(ctx, group, "CreateGroupSnapshotContentFailed", why), retry(group.UID, why))
+		return errors.Join(c.wait(ctx, group, "CreateGroupSnapshotContentFailed", why), retry(group.UID, why))
 	}
-	class, why := c.groupClassOf(group, sources[0].plugin.GetPluginName())
+	class, why := c.classOf(group, sources[0].plugin.GetPluginName())
 	if why != nil {
-		return c.groupWaits(ctx, group, "CreateGroupSnapshotContentFailed", why)
+		return c.wait(ctx, group, "CreateGroupSnapshotContentFailed", why)
 	}
 	if group.Spec.VolumeGroupSnapshotClassName == nil {
 		e := unchanged(group).begin()
 		e.object.Spec.VolumeGroupSnapshotClassName = &class.Name
-		if group, err = write(ctx, c.store, c.seen.groups, e); err != nil {
+		if group, err = write(ctx, c.store, c.mirrors.groups, e); err != nil {
 			return err
 		}
 	}
 	wanted, why := newGroupContent(group, class, sources)
 	if why != nil {
-		return c.groupWaits(ctx, group, "CreateGroupSnapshotContentFailed", why)
+		return c.wait(ctx, group, "CreateGroupSnapshotContentFailed", why)
 	}
 	release, err := c.claims.protectClaims(ctx, claims...)
 	if err != nil {
@@ -135,9 +135,9 @@ func (c *groupSync) makeGroupContent(ctx context.Context, group *groupv1.VolumeG
 	if err != nil {
 		return err // One that is there is found the next time.
 	}
-	c.seen.groupContents.Put(content)
-	c.events.tell(group, v1.EventTypeNormal, "CreatingGroupSnapshot", fmt.Errorf("a snapshot of %d claims is to be made", len(claims)))
-	return c.bindGroup(ctx, group, content)
+	c.mirrors.groupContents.Put(content)
+	c.events.record(group, v1.EventTypeNormal, "CreatingGroupSnapshot", fmt.Errorf("a snapshot of %d claims is to be made", len(claims)))
+	return c.bind(ctx, group, content)
 }
 
 func newGroupContent(
@@ -171,63 +171,63 @@ func sourceVolumes(content *groupv1.VolumeGroupSnapshotContent) []string {
 	return splitNames(content.Annotations[AnnSourceVolumes])
 }
 
-// bindToGroupContent binds a group to the content that it names, which must name the group too.
-func (c *groupSync) bindToGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
-	content, ok := c.seen.groupContents.Get(objects.Named(*group.Spec.Source.VolumeGroupSnapshotContentName))
+// bindToContent binds a group to the content that it names, which must name the group too.
+func (c *groupSync) bindToContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+	content, ok := c.mirrors.groupContents.Get(objects.Named(*group.Spec.Source.VolumeGroupSnapshotContentName))
 	switch {
 	case !ok:
-		return c.groupWaits(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf(
+		return c.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf(
 			"content %q does not exist: create it", *group.Spec.Source.VolumeGroupSnapshotContentName))
 	case content.Spec.Source.GroupSnapshotHandles == nil:
-		return c.groupWaits(ctx, group, "GroupSnapshotContentMismatch", fmt.Errorf(
+		return c.wait(ctx, group, "GroupSnapshotContentMismatch", fmt.Errorf(
 			"content %q is one that is made of volumes: name one that has groupSnapshotHandles", content.Name))
 	case !names(content.Spec.VolumeGroupSnapshotRef, group):
 		ref := content.Spec.VolumeGroupSnapshotRef
-		return c.groupWaits(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
+		return c.wait(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
 			"content %q is for group %q with UID %q: name another content", content.Name, nameIn(ref), ref.UID))
-	case dies(content):
-		return c.groupWaits(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
+	case isBeingDeleted(content):
+		return c.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
 	}
 	e := unchanged(content)
 	if content.Spec.VolumeGroupSnapshotRef.UID == "" {
 		e = e.begin()
 		e.object.Spec.VolumeGroupSnapshotRef.UID = group.UID
 	}
-	content, err := write(ctx, c.store, c.seen.groupContents, e.protect(FinalizerGroupContent).unmark(AnnGroupBeingDeleted))
+	content, err := write(ctx, c.store, c.mirrors.groupContents, e.protect(FinalizerGroupContent).unmark(AnnGroupBeingDeleted))
 	if err != nil {
 		return err
 	}
-	return c.bindGroup(ctx, group, content)
+	return c.bind(ctx, group, content)
 }
 
-// bindGroup writes into a group which content it has.
-func (c *groupSync) bindGroup(ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) error {
+// bind writes into a group which content it has.
+func (c *groupSync) bind(ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) error {
 	e := unchanged(group).begin()
 	e.object.Status = &groupv1.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: &content.Name, ReadyToUse: new(false)}
-	_, err := write(ctx, c.store, c.seen.groups, e)
+	_, err := write(ctx, c.store, c.mirrors.groups, e)
 	return err
 }
 
-// followGroupContent makes the snapshots of a group, and keeps the status of the group that of its content. The group is ready when its
+// followContent makes the snapshots of a group, and keeps the status of the group that of its content. The group is ready when its
 // snapshots have their objects.
-func (c *groupSync) followGroupContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
-	content, ok := c.seen.groupContents.Get(objects.Named(groupBoundTo(group)))
+func (c *groupSync) followContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+	content, ok := c.mirrors.groupContents.Get(objects.Named(groupBoundTo(group)))
 	if !ok {
 		var err error
 		content, err = store.Get[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "", groupBoundTo(group))
 		if errors.Is(err, store.ErrNotFound) {
-			return c.groupWaits(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshots are lost", groupBoundTo(group)))
+			return c.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshots are lost", groupBoundTo(group)))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if !isBoundTo(content.Spec.VolumeGroupSnapshotRef, group) {
-		return c.groupWaits(ctx, group, "GroupSnapshotMisbound", fmt.Errorf("content %q is not that of this group", content.Name))
+		return c.wait(ctx, group, "GroupSnapshotMisbound", fmt.Errorf("content %q is not that of this group", content.Name))
 	}
-	if content.Status != nil && deref(content.Status.VolumeGroupSnapshotHandle) != "" && !dies(content) {
+	if content.Status != nil && deref(content.Status.VolumeGroupSnapshotHandle) != "" && !isBeingDeleted(content) {
 		for _, info := range content.Status.VolumeSnapshotInfoList {
-			if err := c.makeMember(ctx, group, content, info); err != nil {
+			if err := c.createMember(ctx, group, content, info); err != nil {
 				return err
 			}
 		}
@@ -241,9 +241,9 @@ func (c *groupSync) followGroupContent(ctx context.Context, group *groupv1.Volum
 	}
 	e := unchanged(group).begin()
 	e.object.Status = status
-	updated, err := write(ctx, c.store, c.seen.groups, e)
+	updated, err := write(ctx, c.store, c.mirrors.groups, e)
 	if err == nil && *status.ReadyToUse && !deref(group.Status.ReadyToUse) {
-		c.events.tell(updated, v1.EventTypeNormal, "GroupSnapshotReady", errors.New("the snapshots of the group are ready to use"))
+		c.events.record(updated, v1.EventTypeNormal, "GroupSnapshotReady", errors.New("the snapshots of the group are ready to use"))
 	}
 	return err
 }

@@ -18,35 +18,35 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// groupContentSync has plugins make and delete the snapshots of groups.
+// groupContentSync syncs contents of groups: plugins create and delete their snapshots.
 type groupContentSync struct {
 	store   store.Store
-	seen    *seen
+	mirrors *mirrors
 	queue   *work.Queue
 	plugins *plugins
 	events  recorder
 	sources *sources
 }
 
-// sync does the next thing for the content of one group.
+// sync does the next step for the content of one group.
 func (c *groupContentSync) sync(ctx context.Context, item work.Item) error {
-	content, ok := c.seen.groupContents.Get(item.Name)
+	content, ok := c.mirrors.groupContents.Get(item.Name)
 	if !ok || c.plugins.served(content.Spec.Driver) == "" {
 		return nil
 	}
-	if dies(content) {
-		return c.groupContentDies(ctx, item, content)
+	if isBeingDeleted(content) {
+		return c.syncDeleted(ctx, item, content)
 	}
 	if (len(content.Spec.Source.VolumeHandles) == 0) == (content.Spec.Source.GroupSnapshotHandles == nil) {
-		return c.groupContentFailed(ctx, content, "GroupContentValidationError", fmt.Errorf(
+		return c.fail(ctx, content, "GroupContentValidationError", fmt.Errorf(
 			"name either volumeHandles or groupSnapshotHandles as the source of the content, and not both: %w", volume.ErrInvalid))
 	}
-	content, err := write(ctx, c.store, c.seen.groupContents, unchanged(content).protect(FinalizerGroupContent))
+	content, err := write(ctx, c.store, c.mirrors.groupContents, unchanged(content).protect(FinalizerGroupContent))
 	switch {
 	case err != nil:
 		return err
 	case isGroupReady(content):
-		_, err := write(ctx, c.store, c.seen.groupContents, unchanged(content).unmark(AnnGroupBeingCreated))
+		_, err := write(ctx, c.store, c.mirrors.groupContents, unchanged(content).unmark(AnnGroupBeingCreated))
 		return err
 	}
 	if err := c.queue.CheckBackoff(item, content.UID); err != nil {
@@ -54,30 +54,30 @@ func (c *groupContentSync) sync(ctx context.Context, item work.Item) error {
 	}
 	plugin, err := c.plugins.mgr.FindGroupSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
 	if err != nil {
-		return c.groupContentFailed(ctx, content, "GroupSnapshotCreationFailed", err)
+		return c.fail(ctx, content, "GroupSnapshotCreationFailed", err)
 	}
 	if groupHandleOf(content) == "" {
-		return c.makeGroup(ctx, content, plugin)
+		return c.createGroup(ctx, content, plugin)
 	}
-	return c.lookAtGroup(ctx, content, plugin)
+	return c.updateGroup(ctx, content, plugin)
 }
 
-func (c *groupContentSync) groupContentFailed(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, reason string, why error) error {
+func (c *groupContentSync) fail(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, reason string, why error) error {
 	failed := &work.CallError{UID: content.UID, Err: fmt.Errorf("content of group %q: %w", content.Name, why)}
 	if ctx.Err() != nil {
 		return failed
 	}
-	news, err := failures[*groupv1.VolumeGroupSnapshotContent]{c.store, c.seen.groupContents, groupContentFailure}.write(ctx, content, why)
+	news, err := failures[*groupv1.VolumeGroupSnapshotContent]{c.store, c.mirrors.groupContents, groupContentFailure}.write(ctx, content, why)
 	if err != nil {
 		failed.Err = errors.Join(failed.Err, err)
 	} else if news {
-		c.events.tell(content, v1.EventTypeWarning, reason, why)
+		c.events.record(content, v1.EventTypeWarning, reason, why)
 	}
 	return failed
 }
 
-// groupOrderOf returns what the plugin is told for a content that is made of volumes. It reads the store.
-func (c *groupContentSync) groupOrderOf(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (volume.GroupSnapshotOptions, error) {
+// requestOf returns the plugin's options for a content whose sources are volumes. It reads the store.
+func (c *groupContentSync) requestOf(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (volume.GroupSnapshotOptions, error) {
 	uid := content.Spec.VolumeGroupSnapshotRef.UID
 	options := volume.GroupSnapshotOptions{Name: pluginGroupName(uid)}
 	if content.Name != groupContentName(uid) {
@@ -106,67 +106,68 @@ func (c *groupContentSync) groupOrderOf(ctx context.Context, content *groupv1.Vo
 	return options, nil
 }
 
-// makeGroup has the plugin make the snapshots of a content. The content says so before it is called.
-func (c *groupContentSync) makeGroup(
+// createGroup has the plugin make the snapshots of a content. The content says so before it is called.
+func (c *groupContentSync) createGroup(
 	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
 ) error {
 	begun := isMarked(content, AnnGroupBeingCreated)
 	if !begun {
 		ref := content.Spec.VolumeGroupSnapshotRef
 		group, err := store.Get[*groupv1.VolumeGroupSnapshot](ctx, c.store, ref.Namespace, ref.Name)
-		if errors.Is(err, store.ErrNotFound) || err == nil && (!isBoundTo(ref, group) || groupContentNamed(group) != content.Name || dies(group)) {
-			return nil // It is not wanted any more.
+		if errors.Is(err, store.ErrNotFound) || err == nil && (!isBoundTo(ref, group) || groupContentNamed(group) != content.Name || isBeingDeleted(group)) {
+			return nil // The group is gone or being deleted.
 		}
 		if err != nil {
 			return err
 		}
 	}
-	options, err := c.groupOrderOf(ctx, content)
+	options, err := c.requestOf(ctx, content)
 	if err != nil {
-		return c.groupContentFailed(ctx, content, "GroupSnapshotCreationFailed", err)
+		return c.fail(ctx, content, "GroupSnapshotCreationFailed", err)
 	}
-	content, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).mark(AnnGroupBeingCreated))
+	content, err = write(ctx, c.store, c.mirrors.groupContents, unchanged(content).mark(AnnGroupBeingCreated))
 	if err != nil {
 		return err
 	}
 	made, err := c.plugins.createGroup(ctx, plugin, options)
 	if err == nil {
-		return c.recordGroup(ctx, content, made)
+		return c.recordStatus(ctx, content, made)
 	}
 	if ctx.Err() == nil && !begun && outcome.ClassOf(err) != outcome.Uncertain {
-		unmarked, unmarkErr := write(ctx, c.store, c.seen.groupContents, unchanged(content).unmark(AnnGroupBeingCreated))
+		unmarked, unmarkErr := write(ctx, c.store, c.mirrors.groupContents, unchanged(content).unmark(AnnGroupBeingCreated))
 		if unmarkErr != nil {
 			return errors.Join(&work.CallError{UID: content.UID, Err: err}, unmarkErr)
 		}
 		content = unmarked
 	}
-	return c.groupContentFailed(ctx, content, "GroupSnapshotCreationFailed", err)
+	return c.fail(ctx, content, "GroupSnapshotCreationFailed", err)
 }
 
-// lookAtGroup asks the plugin whether the snapshots of a group are ready to use.
-func (c *groupContentSync) lookAtGroup(
+// updateGroup reads from the plugin whether the snapshots of a group are ready to use.
+func (c *groupContentSync) updateGroup(
 	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
 ) error {
 	found, err := c.plugins.getGroup(ctx, plugin, groupHandleOf(content), memberHandlesOf(content))
 	if errors.Is(err, volume.ErrUnsupported) {
-		found, err = c.untold(ctx, content, plugin)
+		found, err = c.groupWithoutQuery(ctx, content, plugin)
 	}
 	if err == nil && found.Handle != groupHandleOf(content) {
 		err = fmt.Errorf("group %q is now %q: %w", groupHandleOf(content), found.Handle, volume.ErrInvalid)
 	}
 	if err != nil {
-		return c.groupContentFailed(ctx, content, "GroupSnapshotContentCheckandUpdateFailed", err)
+		return c.fail(ctx, content, "GroupSnapshotContentCheckandUpdateFailed", err)
 	}
-	return c.recordGroup(ctx, content, found)
+	return c.recordStatus(ctx, content, found)
 }
 
-// untold returns a group whose storage cannot tell how it is: what its maker says is believed, or it is made again under its name.
-func (c *groupContentSync) untold(
+// groupWithoutQuery returns the state of a group if the plugin cannot report groups. Handles in the content's source count as ready;
+// otherwise the plugin creates the group again under its name, which returns the existing one.
+func (c *groupContentSync) groupWithoutQuery(
 	ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, plugin volume.GroupSnapshottableVolumePlugin,
 ) (volume.GroupSnapshot, error) {
 	given := content.Spec.Source.GroupSnapshotHandles
 	if given == nil {
-		options, err := c.groupOrderOf(ctx, content)
+		options, err := c.requestOf(ctx, content)
 		if err != nil {
 			return volume.GroupSnapshot{}, err
 		}
@@ -179,18 +180,19 @@ func (c *groupContentSync) untold(
 	return found, nil
 }
 
-// recordGroup writes what the plugin says of a group into the status of its content. Only then does the mark of a call go.
-func (c *groupContentSync) recordGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, found volume.GroupSnapshot) error {
+// recordStatus writes the state of a group, as the plugin reports it, into the status of its content. Then it removes the mark of the
+// call.
+func (c *groupContentSync) recordStatus(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, found volume.GroupSnapshot) error {
 	status := groupStatus(found)
 	if !apiequality.Semantic.DeepEqual(content.Status, status) {
 		e := unchanged(content).begin()
 		e.object.Status = status
 		var err error
-		if content, err = write(ctx, c.store, c.seen.groupContents, e); err != nil {
+		if content, err = write(ctx, c.store, c.mirrors.groupContents, e); err != nil {
 			return err
 		}
 	}
-	if _, err := write(ctx, c.store, c.seen.groupContents, unchanged(content).unmark(AnnGroupBeingCreated)); err != nil {
+	if _, err := write(ctx, c.store, c.mirrors.groupContents, unchanged(content).unmark(AnnGroupBeingCreated)); err != nil {
 		return err
 	}
 	if !found.ReadyToUse {
@@ -214,13 +216,13 @@ func groupStatus(found volume.GroupSnapshot) *groupv1.VolumeGroupSnapshotContent
 	return status
 }
 
-// groupContentDies lets the content of a group go that is being deleted: after its VolumeGroupSnapshot, and after the snapshots, unless
-// they are to be kept.
-func (c *groupContentSync) groupContentDies(ctx context.Context, item work.Item, content *groupv1.VolumeGroupSnapshotContent) error {
+// syncDeleted releases the content of a group that is being deleted: after its VolumeGroupSnapshot is gone, and after the snapshots are
+// deleted, unless the policy retains them.
+func (c *groupContentSync) syncDeleted(ctx context.Context, item work.Item, content *groupv1.VolumeGroupSnapshotContent) error {
 	if !has(content, FinalizerGroupContent) {
 		return nil
 	}
-	held, err := c.isGroupHeld(ctx, content)
+	held, err := c.isHeld(ctx, content)
 	if err != nil || held {
 		return err
 	}
@@ -232,16 +234,16 @@ func (c *groupContentSync) groupContentDies(ctx context.Context, item work.Item,
 		if content, err = c.deleteGroup(ctx, content); errors.Is(err, store.ErrConflict) {
 			return err
 		} else if err != nil {
-			return c.groupContentFailed(ctx, content, "GroupSnapshotDeleteError", err)
+			return c.fail(ctx, content, "GroupSnapshotDeleteError", err)
 		}
 	}
-	_, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).release(FinalizerGroupContent))
+	_, err = write(ctx, c.store, c.mirrors.groupContents, unchanged(content).release(FinalizerGroupContent))
 	return ignoreGone(err)
 }
 
-// isGroupHeld reports whether the VolumeGroupSnapshot of a content is there and does not let it go yet, as isHeld does. It reads the
+// isHeld reports whether the VolumeGroupSnapshot of a content exists and does not release it yet, as contentSync.isHeld does. It reads the
 // store.
-func (c *groupContentSync) isGroupHeld(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
+func (c *groupContentSync) isHeld(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
 	ref := content.Spec.VolumeGroupSnapshotRef
 	if ref.UID == "" {
 		return false, nil
@@ -253,10 +255,10 @@ func (c *groupContentSync) isGroupHeld(ctx context.Context, content *groupv1.Vol
 	if err != nil || group.UID != ref.UID {
 		return false, err
 	}
-	if dies(group) && isMarked(content, AnnGroupBeingDeleted) {
+	if isBeingDeleted(group) && isMarked(content, AnnGroupBeingDeleted) {
 		return false, nil
 	}
-	return true, work.AwaitChange(c.seen.groups, group)
+	return true, work.AwaitChange(c.mirrors.groups, group)
 }
 
 // deleteGroup has the plugin delete the snapshots of a content. If it may have made some whose handle is not known, it is asked to make
@@ -267,30 +269,30 @@ func (c *groupContentSync) deleteGroup(ctx context.Context, content *groupv1.Vol
 		return content, err
 	}
 	if groupHandleOf(content) == "" {
-		options, err := c.groupOrderOf(ctx, content)
+		options, err := c.requestOf(ctx, content)
 		var made volume.GroupSnapshot
 		if err == nil {
 			made, err = c.plugins.createGroup(ctx, plugin, options)
 		}
 		if err != nil {
-			return content, fmt.Errorf("the plugin was told to make group %q, and it is not known whether it has: if there is none, or you have "+
+			return content, fmt.Errorf("the plugin was called to create group %q, and it is not known whether it has: if there is none, or you have "+
 				"deleted it, remove annotation %q of the content: %w", options.Name, AnnGroupBeingCreated, err)
 		}
 		e := unchanged(content).begin()
 		e.object.Status = groupStatus(made)
-		if content, err = write(ctx, c.store, c.seen.groupContents, e); err != nil {
+		if content, err = write(ctx, c.store, c.mirrors.groupContents, e); err != nil {
 			return content, err
 		}
 	}
-	if err := c.checkOnlyGroupContent(ctx, content); err != nil {
+	if err := c.checkOnlyContent(ctx, content); err != nil {
 		return content, err
 	}
 	return content, c.plugins.deleteGroup(ctx, plugin, groupHandleOf(content), memberHandlesOf(content))
 }
 
-// checkOnlyGroupContent refuses to delete a group that another content stands for, or one of whose snapshots has a VolumeSnapshot. It
+// checkOnlyContent refuses to delete a group that another content stands for, or one of whose snapshots has a VolumeSnapshot. It
 // reads the store.
-func (c *groupContentSync) checkOnlyGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
+func (c *groupContentSync) checkOnlyContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
 	all, _, err := store.ListOf[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "")
 	if err != nil {
 		return err
@@ -300,7 +302,7 @@ func (c *groupContentSync) checkOnlyGroupContent(ctx context.Context, content *g
 		if other.UID == content.UID || groupHandleOf(other) != groupHandleOf(content) || c.plugins.served(other.Spec.Driver) != served {
 			continue
 		}
-		deletes, err := c.deletesGroup(ctx, other)
+		deletes, err := c.deletes(ctx, other)
 		if err != nil {
 			return err
 		}
@@ -320,11 +322,11 @@ func (c *groupContentSync) checkOnlyGroupContent(ctx context.Context, content *g
 	return err
 }
 
-// deletesGroup reports whether a content is being deleted, with its snapshots, and no VolumeGroupSnapshot holds it. It reads the store.
-func (c *groupContentSync) deletesGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
-	if !dies(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
+// deletes reports whether a content is being deleted, with its snapshots, and no VolumeGroupSnapshot holds it. It reads the store.
+func (c *groupContentSync) deletes(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (bool, error) {
+	if !isBeingDeleted(content) || content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
 		return false, nil
 	}
-	held, err := c.isGroupHeld(ctx, content)
+	held, err := c.isHeld(ctx, content)
 	return !held, err
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// groupDies lets a group go that is being deleted: after its VolumeSnapshots, and after its content, unless that is to be kept.
-func (c *groupSync) groupDies(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
+// syncDeleted releases a group that is being deleted: after its VolumeSnapshots are gone, and after its content is gone, unless the policy
+// retains it.
+func (c *groupSync) syncDeleted(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
 	if !has(group, FinalizerGroup) {
 		return nil
 	}
@@ -25,43 +26,43 @@ func (c *groupSync) groupDies(ctx context.Context, group *groupv1.VolumeGroupSna
 		return err
 	}
 	if err == nil && isBoundTo(content.Spec.VolumeGroupSnapshotRef, group) {
-		kept, err := c.letGroupContentGo(ctx, group, content)
+		kept, err := c.releaseContent(ctx, group, content)
 		if err != nil || !kept {
 			return err
 		}
 	}
-	_, err = write(ctx, c.store, c.seen.groups, unchanged(group).release(FinalizerGroup))
+	_, err = write(ctx, c.store, c.mirrors.groups, unchanged(group).release(FinalizerGroup))
 	return ignoreGone(err)
 }
 
-// letGroupContentGo deletes the content of a group that is being deleted, unless it is to be kept, and reports whether it is kept.
-func (c *groupSync) letGroupContentGo(
+// releaseContent deletes the content of a group that is being deleted, unless it is to be kept, and reports whether it is kept.
+func (c *groupSync) releaseContent(
 	ctx context.Context, group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent,
 ) (kept bool, err error) {
-	content, err = write(ctx, c.store, c.seen.groupContents, unchanged(content).mark(AnnGroupBeingDeleted))
+	content, err = write(ctx, c.store, c.mirrors.groupContents, unchanged(content).mark(AnnGroupBeingDeleted))
 	if err != nil {
 		return false, err
 	}
 	if content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
 		if isMarked(content, AnnGroupBeingCreated) {
 			// The plugin may have made it. The call is repeated for its handles, and until then the group keeps its sources.
-			return false, work.AwaitChange(c.seen.groupContents, content)
+			return false, work.AwaitChange(c.mirrors.groupContents, content)
 		}
 		return true, nil
 	}
 	if err := c.deleteUnbound(ctx, group, content); err != nil {
 		return false, err
 	}
-	if !dies(content) {
+	if !isBeingDeleted(content) {
 		if err := ignoreGone(store.Delete(ctx, c.store, content)); err != nil {
 			return false, err
 		}
 	}
-	return false, work.AwaitChange(c.seen.groupContents, content)
+	return false, work.AwaitChange(c.mirrors.groupContents, content)
 }
 
-// deleteMembers deletes the VolumeSnapshots of a group, and reports whether any is left. No member goes while a claim is restored from
-// one of them. It reads the store.
+// deleteMembers deletes the VolumeSnapshots of a group, and reports whether any is left. No member is removed while a claim is restored
+// from one of them. It reads the store.
 func (c *groupSync) deleteMembers(ctx context.Context, group *groupv1.VolumeGroupSnapshot) (left bool, err error) {
 	snaps, _, err := store.ListOf[*snapshotv1.VolumeSnapshot](ctx, c.store, group.Namespace)
 	if err != nil {
@@ -72,7 +73,7 @@ func (c *groupSync) deleteMembers(ctx context.Context, group *groupv1.VolumeGrou
 			continue
 		}
 		left = true
-		if dies(snap) {
+		if isBeingDeleted(snap) {
 			continue
 		}
 		if err := ignoreGone(store.Delete(ctx, c.store, snap)); err != nil {
@@ -90,7 +91,7 @@ func (c *groupSync) deleteUnbound(ctx context.Context, group *groupv1.VolumeGrou
 	for _, info := range of.Status.VolumeSnapshotInfoList {
 		wanted, _ := newMember(group, of, info)
 		content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", wanted.Name)
-		if errors.Is(err, store.ErrNotFound) || err == nil && (dies(content) || content.Spec.VolumeSnapshotRef.UID != "") {
+		if errors.Is(err, store.ErrNotFound) || err == nil && (isBeingDeleted(content) || content.Spec.VolumeSnapshotRef.UID != "") {
 			continue
 		}
 		if err == nil {

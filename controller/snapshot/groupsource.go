@@ -17,7 +17,7 @@ func (c *groupSync) sourcesOfGroup(group *groupv1.VolumeGroupSnapshot) ([]*v1.Pe
 	}
 	var claims []*v1.PersistentVolumeClaim
 	var sources []source
-	for _, claim := range c.seen.claims.All() {
+	for _, claim := range c.mirrors.claims.All() {
 		if claim.Namespace != group.Namespace || !selector.Matches(labels.Set(claim.Labels)) {
 			continue
 		}
@@ -40,10 +40,10 @@ func (c *groupSync) sourcesOfGroup(group *groupv1.VolumeGroupSnapshot) ([]*v1.Pe
 	return claims, sources, nil
 }
 
-// groupClassOf returns the class that a group names, and the default class for the driver of its volumes if it names none.
-func (c *groupSync) groupClassOf(group *groupv1.VolumeGroupSnapshot, pluginName string) (*groupv1.VolumeGroupSnapshotClass, error) {
+// classOf returns the class that a group names, and the default class for the driver of its volumes if it names none.
+func (c *groupSync) classOf(group *groupv1.VolumeGroupSnapshot, pluginName string) (*groupv1.VolumeGroupSnapshotClass, error) {
 	return classes[*groupv1.VolumeGroupSnapshotClass]{
-		mirror: c.seen.groupClasses, kind: "group snapshot class", defaults: AnnDefaultGroupClass,
+		mirror: c.mirrors.groupClasses, kind: "group snapshot class", defaults: AnnDefaultGroupClass,
 		driver: func(class *groupv1.VolumeGroupSnapshotClass) string { return class.Driver },
 	}.find(group.Spec.VolumeGroupSnapshotClassName, pluginName)
 }

@@ -26,7 +26,7 @@ const (
 	FinalizerBound = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"
 	// FinalizerAsSource is on a VolumeSnapshot, so that it stays while a claim is restored from it.
 	FinalizerAsSource = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
-	// FinalizerInGroup is on a VolumeSnapshot of a group, so that it goes with its group only.
+	// FinalizerInGroup is on a VolumeSnapshot of a group, so that it is deleted only with its group.
 	FinalizerInGroup = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
 	// FinalizerContent is on a VolumeSnapshotContent, so that it stays until its snapshot is deleted, or is to be kept.
 	FinalizerContent = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"

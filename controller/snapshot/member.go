@@ -24,27 +24,27 @@ func memberName(group *groupv1.VolumeGroupSnapshot, info groupv1.VolumeSnapshotI
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(string(group.UID)+of)))
 }
 
-// makeMember creates the content and the VolumeSnapshot of one snapshot of a group, unless they are there.
-func (c *groupSync) makeMember(
+// createMember creates the content and the VolumeSnapshot of one snapshot of a group, unless they are there.
+func (c *groupSync) createMember(
 	ctx context.Context, group *groupv1.VolumeGroupSnapshot, of *groupv1.VolumeGroupSnapshotContent, info groupv1.VolumeSnapshotInfo,
 ) error {
 	content, snap := newMember(group, of, info)
-	if _, there := c.seen.contents.Get(objects.Named(content.Name)); !there {
+	if _, there := c.mirrors.contents.Get(objects.Named(content.Name)); !there {
 		created, err := store.Create(ctx, c.store, content)
 		if err != nil && !errors.Is(err, store.ErrAlreadyExists) {
 			return err
 		}
 		if err == nil {
-			c.seen.contents.Put(created)
+			c.mirrors.contents.Put(created)
 		}
 	}
-	if _, there := c.seen.snapshots.Get(store.NameOf(snap)); !there {
+	if _, there := c.mirrors.snapshots.Get(store.NameOf(snap)); !there {
 		created, err := store.Create(ctx, c.store, snap)
 		if err != nil && !errors.Is(err, store.ErrAlreadyExists) {
 			return err
 		}
 		if err == nil {
-			c.seen.snapshots.Put(created)
+			c.mirrors.snapshots.Put(created)
 		}
 	}
 	return nil

@@ -29,7 +29,7 @@ func has(obj metav1.Object, finalizer string) bool {
 	return slices.Contains(obj.GetFinalizers(), finalizer)
 }
 
-func dies(obj metav1.Object) bool { return obj.GetDeletionTimestamp() != nil }
+func isBeingDeleted(obj metav1.Object) bool { return obj.GetDeletionTimestamp() != nil }
 
 // handleOf returns the handle of the snapshot that a content stands for; "" while it is not known.
 func handleOf(content *snapshotv1.VolumeSnapshotContent) string {
@@ -148,7 +148,7 @@ func (e edit[T]) unmark(key string) edit[T] {
 	return e
 }
 
-// write writes what was changed, and has the mirror know it.
+// write writes an edit that changes something, and puts the result into the mirror.
 func write[T store.Object](ctx context.Context, s store.Store, m *store.Mirror[T], e edit[T]) (T, error) {
 	if !e.changed {
 		return e.object, nil
@@ -157,7 +157,7 @@ func write[T store.Object](ctx context.Context, s store.Store, m *store.Mirror[T
 	if err != nil {
 		return e.object, err
 	}
-	if !dies(updated) || len(updated.GetFinalizers()) > 0 {
+	if !isBeingDeleted(updated) || len(updated.GetFinalizers()) > 0 {
 		m.Put(updated)
 	}
 	return updated, nil

@@ -65,7 +65,7 @@ func (p *plugins) create(ctx context.Context, from source, name string, paramete
 	return made, err
 }
 
-// get returns the snapshot of a handle. An error that matches volume.ErrUnsupported says that the storage cannot tell.
+// get returns the snapshot of a handle. An error that matches volume.ErrUnsupported says that the plugin cannot report snapshots.
 func (p *plugins) get(ctx context.Context, plugin volume.SnapshottableVolumePlugin, handle string) (found volume.Snapshot, err error) {
 	c := call.Call{Plugin: plugin.GetPluginName(), Method: "GetSnapshot", Object: object("snapshot", handle)}
 	err = p.calls.Do(ctx, c, func(ctx context.Context) (err error) {

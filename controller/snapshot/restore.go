@@ -23,7 +23,7 @@ func (c *Controller) Snapshot(ctx context.Context, claim *v1.PersistentVolumeCla
 		return volume.Snapshot{}, "", err
 	}
 	// Nothing is begun any more. What may have been begun is finished: userOf keeps the snapshot for it.
-	if dies(snap) && !has(claim, objects.FinalizerProvisioning) {
+	if isBeingDeleted(snap) && !has(claim, objects.FinalizerProvisioning) {
 		return volume.Snapshot{}, "", fmt.Errorf(
 			"snapshot %q is being deleted, and no volume is begun from it any more: make the claim anew from another: %w", name, store.ErrNotFound)
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// snapshotSync binds snapshots to contents, and lets them go.
+// snapshotSync syncs snapshots: it binds them to contents and releases them.
 type snapshotSync struct {
 	store   store.Store
-	seen    *seen
+	mirrors *mirrors
 	queue   *work.Queue
 	events  recorder
 	sources *sources
@@ -54,19 +54,19 @@ func isUnfinished(snap *snapshotv1.VolumeSnapshot) bool {
 
 // sync does the next thing for one snapshot.
 func (c *snapshotSync) sync(ctx context.Context, name types.NamespacedName) error {
-	snap, ok := c.seen.snapshots.Get(name)
+	snap, ok := c.mirrors.snapshots.Get(name)
 	if !ok {
 		return nil
 	}
-	if dies(snap) {
-		return c.snapshotDies(ctx, snap)
+	if isBeingDeleted(snap) {
+		return c.syncDeleted(ctx, snap)
 	}
 	from := snap.Spec.Source
 	if (deref(from.PersistentVolumeClaimName) == "") == (deref(from.VolumeSnapshotContentName) == "") {
-		return c.snapshotWaits(ctx, snap, "SnapshotValidationError",
+		return c.wait(ctx, snap, "SnapshotValidationError",
 			errors.New("name either a claim or a content as the source of the snapshot, and not both"))
 	}
-	snap, err := write(ctx, c.store, c.seen.snapshots, unchanged(snap).protect(FinalizerBound, FinalizerAsSource))
+	snap, err := write(ctx, c.store, c.mirrors.snapshots, unchanged(snap).protect(FinalizerBound, FinalizerAsSource))
 	if err != nil {
 		return err
 	}
@@ -76,24 +76,24 @@ func (c *snapshotSync) sync(ctx context.Context, name types.NamespacedName) erro
 	case deref(from.VolumeSnapshotContentName) != "":
 		return c.bindToContent(ctx, snap)
 	}
-	return c.makeContent(ctx, snap)
+	return c.createContent(ctx, snap)
 }
 
-// snapshotWaits writes why a snapshot has no content, or none that can be used. It is looked at again when what it waits for changes.
-func (c *snapshotSync) snapshotWaits(ctx context.Context, snap *snapshotv1.VolumeSnapshot, reason string, why error) error {
-	news, err := failures[*snapshotv1.VolumeSnapshot]{c.store, c.seen.snapshots, snapshotFailure}.write(ctx, snap, why)
+// wait writes why a snapshot has no content, or none that can be used. It is looked at again when what it waits for changes.
+func (c *snapshotSync) wait(ctx context.Context, snap *snapshotv1.VolumeSnapshot, reason string, why error) error {
+	news, err := failures[*snapshotv1.VolumeSnapshot]{c.store, c.mirrors.snapshots, snapshotFailure}.write(ctx, snap, why)
 	if err == nil && news {
-		c.events.tell(snap, v1.EventTypeWarning, reason, why)
+		c.events.record(snap, v1.EventTypeWarning, reason, why)
 	}
 	return err
 }
 
-// makeContent creates the content of a snapshot of a claim, or finds the one that was created before.
-func (c *snapshotSync) makeContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
+// createContent creates the content of a snapshot of a claim, or finds the one that was created before.
+func (c *snapshotSync) createContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", contentName(snap.UID))
 	switch {
 	case err == nil && (content.Spec.Source.VolumeHandle == nil || !isBoundTo(content.Spec.VolumeSnapshotRef, snap)):
-		return c.snapshotWaits(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
+		return c.wait(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
 			"content %q has the name of that of the snapshot and is not its: rename or delete it", content.Name))
 	case err == nil:
 		return c.bind(ctx, snap, content)
@@ -105,22 +105,22 @@ func (c *snapshotSync) makeContent(ctx context.Context, snap *snapshotv1.VolumeS
 	}
 	claim, from, why := c.sourceOfSnapshot(snap)
 	if why != nil {
-		return errors.Join(c.snapshotWaits(ctx, snap, "SnapshotContentCreationFailed", why), retry(snap.UID, why))
+		return errors.Join(c.wait(ctx, snap, "SnapshotContentCreationFailed", why), retry(snap.UID, why))
 	}
 	class, why := c.classOf(snap, from.plugin.GetPluginName())
 	if why != nil {
-		return c.snapshotWaits(ctx, snap, "SnapshotContentCreationFailed", why)
+		return c.wait(ctx, snap, "SnapshotContentCreationFailed", why)
 	}
 	if snap.Spec.VolumeSnapshotClassName == nil {
 		e := unchanged(snap).begin()
 		e.object.Spec.VolumeSnapshotClassName = &class.Name
-		if snap, err = write(ctx, c.store, c.seen.snapshots, e); err != nil {
+		if snap, err = write(ctx, c.store, c.mirrors.snapshots, e); err != nil {
 			return err
 		}
 	}
 	wanted, why := newContent(snap, class, from)
 	if why != nil {
-		return c.snapshotWaits(ctx, snap, "SnapshotContentCreationFailed", why)
+		return c.wait(ctx, snap, "SnapshotContentCreationFailed", why)
 	}
 	release, err := c.claims.protectClaims(ctx, claim)
 	if err != nil {
@@ -131,8 +131,8 @@ func (c *snapshotSync) makeContent(ctx context.Context, snap *snapshotv1.VolumeS
 	if err != nil {
 		return err // One that is there is found the next time.
 	}
-	c.seen.contents.Put(content)
-	c.events.tell(snap, v1.EventTypeNormal, "CreatingSnapshot", fmt.Errorf("a snapshot of claim %q is to be made", claim.Name))
+	c.mirrors.contents.Put(content)
+	c.events.record(snap, v1.EventTypeNormal, "CreatingSnapshot", fmt.Errorf("a snapshot of claim %q is to be made", claim.Name))
 	return c.bind(ctx, snap, content)
 }
 
@@ -162,27 +162,27 @@ func modeOf(mode *v1.PersistentVolumeMode) *v1.PersistentVolumeMode {
 
 // bindToContent binds a snapshot to the content that it names, which must name the snapshot too.
 func (c *snapshotSync) bindToContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
-	content, ok := c.seen.contents.Get(objects.Named(*snap.Spec.Source.VolumeSnapshotContentName))
+	content, ok := c.mirrors.contents.Get(objects.Named(*snap.Spec.Source.VolumeSnapshotContentName))
 	switch {
 	case !ok:
-		return c.snapshotWaits(ctx, snap, "SnapshotContentMissing", fmt.Errorf(
+		return c.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf(
 			"content %q does not exist: create it", *snap.Spec.Source.VolumeSnapshotContentName))
 	case content.Spec.Source.SnapshotHandle == nil:
-		return c.snapshotWaits(ctx, snap, "SnapshotContentMismatch", fmt.Errorf(
+		return c.wait(ctx, snap, "SnapshotContentMismatch", fmt.Errorf(
 			"content %q is one that is made of a volume: name one that has a snapshotHandle", content.Name))
 	case !names(content.Spec.VolumeSnapshotRef, snap):
 		ref := content.Spec.VolumeSnapshotRef
-		return c.snapshotWaits(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
+		return c.wait(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
 			"content %q is for snapshot %q with UID %q: name another content", content.Name, nameIn(ref), ref.UID))
-	case dies(content):
-		return c.snapshotWaits(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
+	case isBeingDeleted(content):
+		return c.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
 	}
 	e := unchanged(content)
 	if content.Spec.VolumeSnapshotRef.UID == "" {
 		e = e.begin()
 		e.object.Spec.VolumeSnapshotRef.UID = snap.UID
 	}
-	content, err := write(ctx, c.store, c.seen.contents, e.protect(FinalizerContent).unmark(AnnBeingDeleted))
+	content, err := write(ctx, c.store, c.mirrors.contents, e.protect(FinalizerContent).unmark(AnnBeingDeleted))
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (c *snapshotSync) bindToContent(ctx context.Context, snap *snapshotv1.Volum
 func (c *snapshotSync) bind(ctx context.Context, snap *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) error {
 	e := unchanged(snap).begin()
 	e.object.Status = snapshotStatus(snap, content)
-	_, err := write(ctx, c.store, c.seen.snapshots, e)
+	_, err := write(ctx, c.store, c.mirrors.snapshots, e)
 	return err
 }
 
@@ -217,19 +217,19 @@ func snapshotStatus(snap *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeS
 
 // followContent keeps the status of a snapshot that of its content.
 func (c *snapshotSync) followContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
-	content, ok := c.seen.contents.Get(objects.Named(boundTo(snap)))
+	content, ok := c.mirrors.contents.Get(objects.Named(boundTo(snap)))
 	if !ok {
 		var err error
 		content, err = store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", boundTo(snap))
 		if errors.Is(err, store.ErrNotFound) {
-			return c.snapshotWaits(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshot is lost", boundTo(snap)))
+			return c.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshot is lost", boundTo(snap)))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if !isBoundTo(content.Spec.VolumeSnapshotRef, snap) {
-		return c.snapshotWaits(ctx, snap, "SnapshotMisbound", fmt.Errorf("content %q is not that of this snapshot", content.Name))
+		return c.wait(ctx, snap, "SnapshotMisbound", fmt.Errorf("content %q is not that of this snapshot", content.Name))
 	}
 	status := snapshotStatus(snap, content)
 	if apiequality.Semantic.DeepEqual(snap.Status, status) {
@@ -237,15 +237,15 @@ func (c *snapshotSync) followContent(ctx context.Context, snap *snapshotv1.Volum
 	}
 	e := unchanged(snap).begin()
 	e.object.Status = status
-	updated, err := write(ctx, c.store, c.seen.snapshots, e)
+	updated, err := write(ctx, c.store, c.mirrors.snapshots, e)
 	if err != nil {
 		return err
 	}
 	if status.CreationTime != nil && snap.Status.CreationTime == nil {
-		c.events.tell(updated, v1.EventTypeNormal, "SnapshotCreated", fmt.Errorf("the snapshot was made"))
+		c.events.record(updated, v1.EventTypeNormal, "SnapshotCreated", fmt.Errorf("the snapshot was made"))
 	}
 	if *status.ReadyToUse && !deref(snap.Status.ReadyToUse) {
-		c.events.tell(updated, v1.EventTypeNormal, "SnapshotReady", fmt.Errorf("the snapshot is ready to use"))
+		c.events.record(updated, v1.EventTypeNormal, "SnapshotReady", fmt.Errorf("the snapshot is ready to use"))
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 // sources finds the volumes of which snapshots are made.
 type sources struct {
 	store   store.Store
-	seen    *seen
+	mirrors *mirrors
 	plugins *plugins
 }
 
@@ -40,7 +40,7 @@ func retry(uid types.UID, why error) error {
 // sourceOfSnapshot returns the claim that a snapshot is made of, and its volume.
 func (c *snapshotSync) sourceOfSnapshot(snap *snapshotv1.VolumeSnapshot) (*v1.PersistentVolumeClaim, source, error) {
 	name := types.NamespacedName{Namespace: snap.Namespace, Name: *snap.Spec.Source.PersistentVolumeClaimName}
-	claim, ok := c.seen.claims.Get(name)
+	claim, ok := c.mirrors.claims.Get(name)
 	if !ok {
 		return nil, source{}, fmt.Errorf("claim %q does not exist: create it, or name another", name)
 	}
@@ -51,13 +51,13 @@ func (c *snapshotSync) sourceOfSnapshot(snap *snapshotv1.VolumeSnapshot) (*v1.Pe
 // ofClaim returns the volume of a claim from which a snapshot may be made.
 func (s *sources) ofClaim(claim *v1.PersistentVolumeClaim) (source, error) {
 	name := store.NameOf(claim)
-	if dies(claim) {
+	if isBeingDeleted(claim) {
 		return source{}, fmt.Errorf("claim %q is being deleted: make the snapshot of another claim", name)
 	}
 	if claim.Spec.VolumeName == "" || claim.Status.Phase != v1.ClaimBound {
 		return source{}, fmt.Errorf("claim %q is not bound to a volume yet", name)
 	}
-	pv, ok := s.seen.volumes.Get(objects.Named(claim.Spec.VolumeName))
+	pv, ok := s.mirrors.volumes.Get(objects.Named(claim.Spec.VolumeName))
 	if !ok || !objects.OwnedBy(pv, claim) {
 		return source{}, fmt.Errorf("volume %q is not there, or not that of claim %q", claim.Spec.VolumeName, name)
 	}
@@ -88,7 +88,7 @@ func (s *sources) named(ctx context.Context, name, handle string) (source, error
 // classOf returns the class that a snapshot names, and the default class for the driver of its volume if it names none.
 func (c *snapshotSync) classOf(snap *snapshotv1.VolumeSnapshot, pluginName string) (*snapshotv1.VolumeSnapshotClass, error) {
 	return classes[*snapshotv1.VolumeSnapshotClass]{
-		mirror: c.seen.classes, kind: "snapshot class", defaults: AnnDefaultClass,
+		mirror: c.mirrors.classes, kind: "snapshot class", defaults: AnnDefaultClass,
 		driver: func(class *snapshotv1.VolumeSnapshotClass) string { return class.Driver },
 	}.find(snap.Spec.VolumeSnapshotClassName, pluginName)
 }

@@ -23,7 +23,7 @@ type ActualStateOfWorld struct {
 	options Options
 
 	mu      sync.RWMutex
-	nodes   map[types.NodeName]*knownNode
+	nodes   map[types.NodeName]*nodeRow
 	volumes map[v1.UniqueVolumeName][]*attachmentRow // by the name of the node
 	// unreported are the nodes whose status lacks a change.
 	unreported map[types.NodeName]struct{}
@@ -82,14 +82,14 @@ func NewActualStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *Ac
 	return &ActualStateOfWorld{
 		plugins:    plugins,
 		options:    options,
-		nodes:      map[types.NodeName]*knownNode{},
+		nodes:      map[types.NodeName]*nodeRow{},
 		volumes:    map[v1.UniqueVolumeName][]*attachmentRow{},
 		unreported: map[types.NodeName]struct{}{},
 	}
 }
 
-// attachmentNews is the input of one change of an attachment.
-type attachmentNews struct {
+// attachmentChange is the input of one change of an attachment.
+type attachmentChange struct {
 	key        attachmentKey
 	pluginName string
 	spec       *volume.Spec   // nil when it is not known
@@ -104,38 +104,38 @@ type attachmentNews struct {
 // are empty. If the node is unknown or gone, the error matches [ErrNodeUnknown], and the executor then marks the volume as
 // uncertain.
 func (a *ActualStateOfWorld) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
-	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
+	n := attachmentChange{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
 	return a.mark(succeeded, &n)
 }
 
 // MarkVolumeAsUncertain implements the executor's attacher updater. The known path and spec stay. It also works for an
 // unknown node, and for a volume whose plugin is gone.
 func (a *ActualStateOfWorld) MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error {
-	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec}
-	return a.mark(doubted, &n)
+	n := attachmentChange{key: attachmentKey{nodeName, volumeName}, spec: spec}
+	return a.mark(markedUncertain, &n)
 }
 
 // MarkVolumeAsDetached implements the executor's attacher updater. It does not end a running attempt to attach the volume.
 func (a *ActualStateOfWorld) MarkVolumeAsDetached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
-	// The table refuses no move here: a detached volume is detached.
-	_ = a.update(undone, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
+	// The table refuses nothing here: a detached volume is detached.
+	_ = a.update(markedDetached, &attachmentChange{key: attachmentKey{nodeName, volumeName}})
 }
 
 // RemoveVolumeFromReportAsAttached implements the executor's attacher updater. It also guards the volume: it fails with a
 // [*NodeUsesVolumeError] while the node uses the volume, or is assumed to, unless a forced detach is allowed. It fails with
 // [ErrNotAttached] if the volume is certainly not attached.
 func (a *ActualStateOfWorld) RemoveVolumeFromReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) error {
-	return a.update(withdrawn, &attachmentNews{key: attachmentKey{nodeName, volumeName}})
+	return a.update(withdrawn, &attachmentChange{key: attachmentKey{nodeName, volumeName}})
 }
 
 // AddVolumeToReportAsAttached implements the executor's attacher updater. The report still lists only volumes that are
 // attached for certain.
 func (a *ActualStateOfWorld) AddVolumeToReportAsAttached(volumeName v1.UniqueVolumeName, nodeName types.NodeName) {
-	_ = a.update(restored, &attachmentNews{key: attachmentKey{nodeName, volumeName}}) // The table refuses no move here.
+	_ = a.update(restored, &attachmentChange{key: attachmentKey{nodeName, volumeName}}) // The table refuses nothing here.
 }
 
 // mark fills in the names of the volume and its plugin, and updates the state.
-func (a *ActualStateOfWorld) mark(e event, n *attachmentNews) error {
+func (a *ActualStateOfWorld) mark(e event, n *attachmentChange) error {
 	if n.key.node == "" {
 		return fmt.Errorf("volume %q: a node is required: %w", n.key.volume, volume.ErrInvalid)
 	}
@@ -146,7 +146,7 @@ func (a *ActualStateOfWorld) mark(e event, n *attachmentNews) error {
 }
 
 // name fills in the volume's name, if it is missing, and the plugin's name. It keeps a volume name that has no plugin.
-func (a *ActualStateOfWorld) name(n *attachmentNews) error {
+func (a *ActualStateOfWorld) name(n *attachmentChange) error {
 	if n.key.volume == "" {
 		name, err := a.plugins.UniqueVolumeName("", n.spec)
 		if err != nil {
@@ -158,32 +158,32 @@ func (a *ActualStateOfWorld) name(n *attachmentNews) error {
 	return nil
 }
 
-// update makes one move and calls the hooks for what changed.
-func (a *ActualStateOfWorld) update(e event, n *attachmentNews) error {
+// update makes one transition and calls the hooks for what changed.
+func (a *ActualStateOfWorld) update(e event, n *attachmentChange) error {
 	a.mu.Lock()
-	told, err := a.move(e, n)
+	calls, err := a.transition(e, n)
 	a.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	a.tell(n.key, told)
+	a.callHooks(n.key, calls)
 	return nil
 }
 
-// toldOf says which hooks a move has to call.
-type toldOf struct{ row, report bool }
+// hookCalls says which hooks to call after a transition.
+type hookCalls struct{ row, report bool }
 
-func (a *ActualStateOfWorld) tell(key attachmentKey, told toldOf) {
-	if told.row {
+func (a *ActualStateOfWorld) callHooks(key attachmentKey, calls hookCalls) {
+	if calls.row {
 		a.options.changed(key)
 	}
-	if told.report {
+	if calls.report {
 		a.options.reportChanged(key.node)
 	}
 }
 
-// move makes one move of an attachment, if the table allows it.
-func (a *ActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, error) {
+// transition makes one transition of an attachment, if the table allows it.
+func (a *ActualStateOfWorld) transition(e event, n *attachmentChange) (hookCalls, error) {
 	node, old := a.nodes[n.key.node], a.find(n.key)
 	state := NotAttached
 	if old != nil {
@@ -191,17 +191,17 @@ func (a *ActualStateOfWorld) move(e event, n *attachmentNews) (toldOf, error) {
 	}
 	if e == succeeded || e == begun {
 		if err := node.check(n.key.node, n.uid); err != nil {
-			return toldOf{}, err
+			return hookCalls{}, err
 		}
 	}
 	if e == ended && (old == nil || old.attempt != n.attempt) {
-		return toldOf{}, nil
+		return hookCalls{}, nil
 	}
-	m := moves[state][e]
-	if err := a.meets(m.given, n, node, old); err != nil {
-		return toldOf{}, refuse(n.key, state, e, err)
+	m := transitions[state][e]
+	if err := a.checkCondition(m.given, n, node, old); err != nil {
+		return hookCalls{}, refuse(n.key, state, e, err)
 	}
-	return a.follow(m, e, n, old), nil
+	return a.applyTransition(m, e, n, old), nil
 }
 
 // find returns the row of an attachment, or nil.
@@ -209,8 +209,8 @@ func (a *ActualStateOfWorld) find(key attachmentKey) *attachmentRow {
 	return rows.Find(a.volumes[key.volume], key.node, (*attachmentRow).compareNode)
 }
 
-// follow makes a legal move.
-func (a *ActualStateOfWorld) follow(m move, e event, n *attachmentNews, old *attachmentRow) toldOf {
+// applyTransition makes a legal transition.
+func (a *ActualStateOfWorld) applyTransition(m transition, e event, n *attachmentChange, old *attachmentRow) hookCalls {
 	switch {
 	case m.to != NotAttached:
 		node := a.node(n.key.node)
@@ -221,11 +221,11 @@ func (a *ActualStateOfWorld) follow(m move, e event, n *attachmentNews, old *att
 	case old != nil:
 		return a.drop(n.key, old)
 	}
-	return toldOf{}
+	return hookCalls{}
 }
 
-// nextRow returns the row of an attachment after a move.
-func nextRow(m move, e event, n *attachmentNews, node *knownNode, old *attachmentRow) attachmentRow {
+// nextRow returns the row of an attachment after a transition.
+func nextRow(m transition, e event, n *attachmentChange, node *nodeRow, old *attachmentRow) attachmentRow {
 	var row attachmentRow
 	if old != nil {
 		row = *old
@@ -239,7 +239,7 @@ func nextRow(m move, e event, n *attachmentNews, node *knownNode, old *attachmen
 		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false // The volume is wanted again.
 	}
 	row.AttachState = m.to
-	row.learn(e, n)
+	row.fillIn(e, n)
 	row.attempt = nil
 	if m.to == Attaching {
 		row.attempt = n.attempt
@@ -247,8 +247,8 @@ func nextRow(m move, e event, n *attachmentNews, node *knownNode, old *attachmen
 			row.attempt = old.attempt
 		}
 	}
-	if m.tells != asBefore {
-		row.Reported = m.tells == listed
+	if m.reporting != unchanged {
+		row.Reported = m.reporting == listed
 	}
 	if e == found && n.uid != "" && n.uid != node.uid {
 		row.inherit(node)
@@ -256,7 +256,7 @@ func nextRow(m move, e event, n *attachmentNews, node *knownNode, old *attachmen
 	return row
 }
 
-func newRow(n *attachmentNews, node *knownNode) attachmentRow {
+func newRow(n *attachmentChange, node *nodeRow) attachmentRow {
 	return attachmentRow{Attachment: Attachment{
 		AttachedVolume: operationexecutor.AttachedVolume{
 			VolumeName: n.key.volume, NodeName: n.key.node, PluginName: n.pluginName, PluginIsAttachable: true,
@@ -267,7 +267,7 @@ func newRow(n *attachmentNews, node *knownNode) attachmentRow {
 
 // inherit marks an attachment that was made while the node had another UID. The node's use of it is unknown until the node
 // lists volumes in use under its present UID.
-func (r *attachmentRow) inherit(node *knownNode) {
+func (r *attachmentRow) inherit(node *nodeRow) {
 	r.inherited = true
 	if r.InUse == NotInUse && !node.listedUse {
 		r.InUse = AssumedInUse
@@ -275,7 +275,7 @@ func (r *attachmentRow) inherit(node *knownNode) {
 }
 
 // succeed updates the row after a successful attach. A device path on an earlier node of that name is dropped.
-func (r *attachmentRow) succeed(node *knownNode) {
+func (r *attachmentRow) succeed(node *nodeRow) {
 	if r.NodeUID != node.uid {
 		r.NodeUID, r.DevicePath = node.uid, ""
 	}
@@ -284,8 +284,8 @@ func (r *attachmentRow) succeed(node *knownNode) {
 	}
 }
 
-// learn takes spec and device path from n. Only a success replaces known values.
-func (r *attachmentRow) learn(e event, n *attachmentNews) {
+// fillIn takes spec and device path from n. Only a success replaces known values.
+func (r *attachmentRow) fillIn(e event, n *attachmentChange) {
 	if n.spec != nil && (e == succeeded || r.VolumeSpec == nil) {
 		r.VolumeSpec = n.spec
 	}
@@ -295,11 +295,11 @@ func (r *attachmentRow) learn(e event, n *attachmentNews) {
 }
 
 // put stores row for an attachment, unless it equals old, the present row. old is nil without one.
-func (a *ActualStateOfWorld) put(node *knownNode, key attachmentKey, old *attachmentRow, row attachmentRow) toldOf {
+func (a *ActualStateOfWorld) put(node *nodeRow, key attachmentKey, old *attachmentRow, row attachmentRow) hookCalls {
 	if old != nil && row == *old {
-		return toldOf{}
+		return hookCalls{}
 	}
-	reported := row.reportedOtherwise(old)
+	reported := row.reportDiffers(old)
 	if old != nil {
 		*old = row
 	} else {
@@ -308,13 +308,13 @@ func (a *ActualStateOfWorld) put(node *knownNode, key attachmentKey, old *attach
 		a.volumes[key.volume] = rows.Insert(a.volumes[key.volume], &row, key.node, (*attachmentRow).compareNode)
 	}
 	if !reported {
-		return toldOf{row: true}
+		return hookCalls{row: true}
 	}
-	return toldOf{row: true, report: a.reportChange(node, key.volume)}
+	return hookCalls{row: true, report: a.reportChange(node, key.volume)}
 }
 
-// reportedOtherwise reports whether the node's report differs between the row and old, which may be nil.
-func (r *attachmentRow) reportedOtherwise(old *attachmentRow) bool {
+// reportDiffers reports whether the node's report differs between the row and old, which may be nil.
+func (r *attachmentRow) reportDiffers(old *attachmentRow) bool {
 	if old == nil {
 		return r.AttachState == Attached // A restart found the others in the node's status, so there is no change.
 	}
@@ -322,14 +322,14 @@ func (r *attachmentRow) reportedOtherwise(old *attachmentRow) bool {
 }
 
 // drop removes an attachment. It also removes its node if that is gone and has no other attachment.
-func (a *ActualStateOfWorld) drop(key attachmentKey, old *attachmentRow) toldOf {
+func (a *ActualStateOfWorld) drop(key attachmentKey, old *attachmentRow) hookCalls {
 	node := a.nodes[key.node]
 	node.attachments = rows.Remove(node.attachments, key.volume, (*attachmentRow).compareVolume)
 	rows.SetList(a.volumes, key.volume, rows.Remove(a.volumes[key.volume], key.node, (*attachmentRow).compareNode))
 	node.count(old.PluginName, -1)
-	told := toldOf{row: true, report: old.Reported && a.reportChange(node, key.volume)}
+	calls := hookCalls{row: true, report: old.Reported && a.reportChange(node, key.volume)}
 	if !node.present && len(node.attachments) == 0 {
 		delete(a.nodes, key.node)
 	}
-	return told
+	return calls
 }

@@ -49,7 +49,7 @@ var (
 // A volume that is, or may be, attached to the node has its place already, so every attempt on it begins. The executor runs
 // one of them at a time.
 func (a *ActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error) {
-	n := attachmentNews{key: attachmentKey{r.NodeName, r.VolumeName}, spec: r.VolumeSpec, uid: r.NodeUID, limit: r.AttachLimit}
+	n := attachmentChange{key: attachmentKey{r.NodeName, r.VolumeName}, spec: r.VolumeSpec, uid: r.NodeUID, limit: r.AttachLimit}
 	if r.VolumeSpec == nil {
 		return nil, fmt.Errorf("volume %q: a spec is required: %w", r.VolumeName, volume.ErrInvalid)
 	}
@@ -59,7 +59,7 @@ func (a *ActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error
 	attempt := &AttachAttempt{ActualStateOfWorld: a, key: n.key}
 	n.attempt = attempt
 	a.mu.Lock()
-	told, err := a.move(begun, &n)
+	calls, err := a.transition(begun, &n)
 	if err == nil {
 		attempt.uid = a.nodes[r.NodeName].uid
 	}
@@ -67,14 +67,14 @@ func (a *ActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error
 	if err != nil {
 		return nil, err
 	}
-	a.tell(n.key, told)
+	a.callHooks(n.key, calls)
 	return attempt, nil
 }
 
 // MarkVolumeAsAttached is that of the state, but for the node that was meant: when another one has taken its name
 // meanwhile, the error matches [ErrNodeUnknown].
 func (t *AttachAttempt) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName, devicePath string) error {
-	n := attachmentNews{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
+	n := attachmentChange{key: attachmentKey{nodeName, volumeName}, spec: spec, devicePath: devicePath}
 	if nodeName == t.key.node {
 		n.uid = t.uid
 	}
@@ -92,5 +92,5 @@ func (t *AttachAttempt) NodesOfVolume(name v1.UniqueVolumeName) []types.NodeName
 
 // End releases the place if the attempt attached nothing. A volume that is, or may be, attached stays. End may be called twice.
 func (t *AttachAttempt) End() {
-	_ = t.update(ended, &attachmentNews{key: t.key, attempt: t}) // Nothing is refused.
+	_ = t.update(ended, &attachmentChange{key: t.key, attempt: t}) // Nothing is refused.
 }

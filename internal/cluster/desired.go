@@ -61,7 +61,7 @@ type WantedAttachment struct {
 	NodeName types.NodeName
 	// PodCount is the number of pods on that node that want the volume.
 	PodCount int
-	// MultiAttachErrorReported says that its pods were told that another node has the volume.
+	// MultiAttachErrorReported says that an event told its pods that another node has the volume.
 	MultiAttachErrorReported bool
 }
 
@@ -125,7 +125,7 @@ func (d *DesiredStateOfWorld) add(key attachmentKey, pod *v1.Pod, spec *volume.S
 	}
 	w.pods = rows.Insert(w.pods, pod, podName, comparePod)
 	w.PodCount = len(w.pods)
-	w.MultiAttachErrorReported = false // The new pod was not told.
+	w.MultiAttachErrorReported = false // The new pod has no event yet.
 	d.pods[podName] = rows.Insert(d.pods[podName], w, key, (*wantedAttachment).compare)
 }
 

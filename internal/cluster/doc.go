@@ -10,7 +10,7 @@
 //
 // # Guarantees
 //
-// An attachment moves from state to state by a table of legal moves; a move that the table refuses returns an error and changes
+// An attachment changes its state by a table of legal transitions; a transition that the table refuses returns an error and changes
 // nothing.
 //
 // A volume that only one node may have is given to only one. An attachment that exists, may exist or is about to be made

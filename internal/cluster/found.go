@@ -14,7 +14,7 @@ import (
 // This file fills the actual state at start-up with what an earlier process made.
 
 // RecoverNode adds a node and the attachments in its status. Each attachment is uncertain until a call for it succeeds, and
-// stays in the node's report until it is doubted or withdrawn. RecoverNode ignores the volumes in use, because the node
+// stays in the node's report until it becomes uncertain or is withdrawn. RecoverNode ignores the volumes in use, because the node
 // itself may not have written that list. All its volumes are assumed to be in use until
 // [ActualStateOfWorld.SetVolumesInUse] is called. Existing knowledge is never overwritten, and a volume that the status
 // lists and the state does not is withdrawn. If an entry is invalid, RecoverNode adds the others and returns an error.
@@ -23,7 +23,7 @@ func (a *ActualStateOfWorld) RecoverNode(node *v1.Node) error {
 	a.AddNode(name, node.UID)
 	var errs []error
 	for _, at := range node.Status.VolumesAttached {
-		n := attachmentNews{key: attachmentKey{name, at.Name}, devicePath: at.DevicePath, inStatus: true}
+		n := attachmentChange{key: attachmentKey{name, at.Name}, devicePath: at.DevicePath, inStatus: true}
 		if err := a.mark(found, &n); err != nil {
 			errs = append(errs, fmt.Errorf("node %q: a volume that its status lists as attached: %w", name, err))
 			continue
@@ -37,13 +37,13 @@ func (a *ActualStateOfWorld) RecoverNode(node *v1.Node) error {
 // does not.
 func (a *ActualStateOfWorld) reconcileReport(key attachmentKey) {
 	a.mu.Lock()
-	var told toldOf
+	var calls hookCalls
 	node, row := a.nodes[key.node], a.find(key)
 	if node != nil && (row == nil || !row.Reported) {
-		told.report = a.reportChange(node, key.volume)
+		calls.report = a.reportChange(node, key.volume)
 	}
 	a.mu.Unlock()
-	a.tell(key, told)
+	a.callHooks(key, calls)
 }
 
 // RecoverAttachment adds an uncertain attachment from another source than the node's status, such as a VolumeAttachment.
@@ -51,7 +51,7 @@ func (a *ActualStateOfWorld) reconcileReport(key attachmentKey) {
 // as the spec, are filled in from at. nodeUID is the UID of the node when the volume was attached, or empty if it is not
 // known. If the node has another UID now, it is assumed to use the volume, as [ActualStateOfWorld.AddNode] describes.
 func (a *ActualStateOfWorld) RecoverAttachment(at operationexecutor.AttachedVolume, nodeUID types.UID) error {
-	n := attachmentNews{key: attachmentKey{at.NodeName, at.VolumeName}, spec: at.VolumeSpec, devicePath: at.DevicePath, uid: nodeUID}
+	n := attachmentChange{key: attachmentKey{at.NodeName, at.VolumeName}, spec: at.VolumeSpec, devicePath: at.DevicePath, uid: nodeUID}
 	return a.mark(found, &n)
 }
 

@@ -53,7 +53,7 @@ func (a *ActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid types.UI
 }
 
 // setInUse updates the rows whose use changes, and returns their keys.
-func (a *ActualStateOfWorld) setInUse(node *knownNode, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
+func (a *ActualStateOfWorld) setInUse(node *nodeRow, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
 	node.listedUse = node.listedUse || len(inUse) > 0
 	listed := make(map[v1.UniqueVolumeName]bool, len(inUse))
 	for _, volumeName := range inUse {
@@ -117,12 +117,12 @@ func (a *ActualStateOfWorld) AllowForcedDetach(volumeName v1.UniqueVolumeName, n
 // change applies f to the row of an attachment, if there is one.
 func (a *ActualStateOfWorld) change(key attachmentKey, f func(row *attachmentRow)) {
 	a.mu.Lock()
-	var told toldOf
+	var calls hookCalls
 	if old := a.find(key); old != nil {
 		row := *old
 		f(&row)
-		told = a.put(a.nodes[key.node], key, old, row)
+		calls = a.put(a.nodes[key.node], key, old, row)
 	}
 	a.mu.Unlock()
-	a.tell(key, told)
+	a.callHooks(key, calls)
 }

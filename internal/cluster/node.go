@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// knownNode is a node that is there, or to which volumes may be attached.
-type knownNode struct {
+// nodeRow is a node that is there, or to which volumes may be attached.
+type nodeRow struct {
 	name    types.NodeName
 	uid     types.UID // of the node that is or was there last; empty when none was
 	present bool
@@ -21,24 +21,24 @@ type knownNode struct {
 	// that another program has just made, whatever runs on the node.
 	listedUse bool
 
-	// changes are the volumes that the node was to be told otherwise of since its status was written last, each with the
+	// changes are the volumes whose report has changed since the node's status was written last, each with the
 	// version of that change. version is that of the last change.
 	changes map[v1.UniqueVolumeName]uint64
 	version uint64
 }
 
 // node returns the record of a node, and makes one that is not present when there is none.
-func (a *ActualStateOfWorld) node(name types.NodeName) *knownNode {
+func (a *ActualStateOfWorld) node(name types.NodeName) *nodeRow {
 	node := a.nodes[name]
 	if node == nil {
-		node = &knownNode{name: name, perPlugin: map[string]int{}, changes: map[v1.UniqueVolumeName]uint64{}}
+		node = &nodeRow{name: name, perPlugin: map[string]int{}, changes: map[v1.UniqueVolumeName]uint64{}}
 		a.nodes[name] = node
 	}
 	return node
 }
 
 // check refuses a node that is not there; uid is that of the node that is meant, and empty when any of the name is.
-func (n *knownNode) check(name types.NodeName, uid types.UID) error {
+func (n *nodeRow) check(name types.NodeName, uid types.UID) error {
 	switch {
 	case n == nil || !n.present:
 		return nodeUnknown(name, "", "")
@@ -49,7 +49,7 @@ func (n *knownNode) check(name types.NodeName, uid types.UID) error {
 }
 
 // count adds to the number of volumes of a plugin.
-func (n *knownNode) count(pluginName string, by int) {
+func (n *nodeRow) count(pluginName string, by int) {
 	n.perPlugin[pluginName] += by
 	if n.perPlugin[pluginName] == 0 {
 		delete(n.perPlugin, pluginName)
@@ -57,7 +57,7 @@ func (n *knownNode) count(pluginName string, by int) {
 }
 
 // AddNode says that there is a node. One of the same name with another UID is another node: what was attached to the old one
-// may be attached to it still, and is uncertain; the new one is to be told that none of it is attached, is assumed to use all
+// may be attached to it still, and is uncertain. The new node's report lists none of it. The new node is assumed to use all
 // of it, and inherits no device path. The machine may be the same and may go on using what it used: an empty list of volumes
 // in use, which a new object has by itself, does not say that it does not.
 func (a *ActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
@@ -70,7 +70,7 @@ func (a *ActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
 	var changed []attachmentKey
 	if node.uid != "" && node.uid != uid {
 		node.listedUse = false
-		changed = a.endLife(node, func(row *attachmentRow) { row.InUse, row.inherited = AssumedInUse, true })
+		changed = a.endNode(node, func(row *attachmentRow) { row.InUse, row.inherited = AssumedInUse, true })
 	}
 	node.uid, node.present = uid, true
 	report := a.reportAll(node)
@@ -81,8 +81,8 @@ func (a *ActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
 	}
 }
 
-// reportAll notes that a node is to be told anew of all its volumes, and reports whether there are any.
-func (a *ActualStateOfWorld) reportAll(node *knownNode) bool {
+// reportAll records a change of the report for all volumes of a node, and reports whether there are any.
+func (a *ActualStateOfWorld) reportAll(node *nodeRow) bool {
 	for _, row := range node.attachments {
 		a.reportChange(node, row.VolumeName)
 	}
@@ -100,7 +100,7 @@ func (a *ActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
 		a.mu.Unlock()
 		return
 	}
-	changed := a.endLife(node, func(*attachmentRow) {})
+	changed := a.endNode(node, func(*attachmentRow) {})
 	node.present = false
 	if len(node.attachments) == 0 {
 		delete(a.nodes, name)
@@ -109,14 +109,14 @@ func (a *ActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
 	a.options.changed(changed...)
 }
 
-// endLife doubts all attachments of a node, which then may change the rows, forgets what the node was to be told, and
-// returns what has changed, by name.
-func (a *ActualStateOfWorld) endLife(node *knownNode, then func(row *attachmentRow)) []attachmentKey {
+// endNode makes all attachments of a node uncertain, lets then change each row, forgets the changes of the node's report, and
+// returns the keys of the rows, by name.
+func (a *ActualStateOfWorld) endNode(node *nodeRow, then func(row *attachmentRow)) []attachmentKey {
 	clear(node.changes)
 	delete(a.unreported, node.name)
 	keys := make([]attachmentKey, 0, len(node.attachments))
 	for _, row := range node.attachments {
-		row.AttachState, row.Reported, row.attempt = moves[row.AttachState][doubted].to, false, nil
+		row.AttachState, row.Reported, row.attempt = transitions[row.AttachState][markedUncertain].to, false, nil
 		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false
 		then(row)
 		keys = append(keys, row.key())

@@ -10,7 +10,7 @@ import (
 type Options struct {
 	// Changed is called after each change of what is wanted or known of a volume on a node.
 	Changed func(volumeName v1.UniqueVolumeName, nodeName types.NodeName)
-	// ReportChanged is called when what a node is to be told is attached to it has changed. Only the actual state calls it.
+	// ReportChanged is called when the report of a node has changed. Only the actual state calls it.
 	ReportChanged func(nodeName types.NodeName)
 }
 

@@ -24,7 +24,7 @@ type NodeReport struct {
 }
 
 // reportChange records that the node's status must change for a volume. It returns false if the node is gone.
-func (a *ActualStateOfWorld) reportChange(node *knownNode, name v1.UniqueVolumeName) bool {
+func (a *ActualStateOfWorld) reportChange(node *nodeRow, name v1.UniqueVolumeName) bool {
 	if !node.present {
 		return false
 	}

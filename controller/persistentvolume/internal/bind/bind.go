@@ -127,12 +127,12 @@ func (b *Binder) UpdateVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1
 	if err != nil {
 		return nil, fmt.Errorf("update volume %q: %w", pv.Name, err)
 	}
-	b.Seen(updated)
+	b.Put(updated)
 	return updated, nil
 }
 
-// Seen adds a volume that was just written to the mirror.
-func (b *Binder) Seen(pv *v1.PersistentVolume) {
+// Put adds a volume that was just written to the mirror.
+func (b *Binder) Put(pv *v1.PersistentVolume) {
 	b.volumes.Put(pv)
 	b.refresh(pv.Name)
 }
@@ -179,7 +179,7 @@ func (b *Binder) DropFinalizers(ctx context.Context, pv *v1.PersistentVolume, fi
 		return fmt.Errorf("update volume %q: %w", pv.Name, err)
 	}
 	if len(updated.Finalizers) > 0 || updated.DeletionTimestamp == nil {
-		b.Seen(updated)
+		b.Put(updated)
 	}
 	return nil
 }

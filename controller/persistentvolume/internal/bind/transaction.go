@@ -29,7 +29,7 @@ func (b *Binder) bindAtOnce(ctx context.Context, s store.Transactor, claim *v1.P
 		if err != nil {
 			return fmt.Errorf("bind claim %q to volume %q: %w", store.NameOf(claim), pv.Name, err)
 		}
-		b.seeAll(written)
+		b.putAll(written)
 	}
 	return nil
 }
@@ -54,16 +54,16 @@ func (b *Binder) CreateBound(ctx context.Context, claim *v1.PersistentVolumeClai
 	if err != nil {
 		return false
 	}
-	b.seeAll(written)
+	b.putAll(written)
 	return true
 }
 
-// seeAll adds written claims and volumes to the mirrors.
-func (b *Binder) seeAll(written []runtime.Object) {
+// putAll adds written claims and volumes to the mirrors.
+func (b *Binder) putAll(written []runtime.Object) {
 	for _, obj := range written {
 		switch obj := obj.(type) {
 		case *v1.PersistentVolume:
-			b.Seen(obj)
+			b.Put(obj)
 		case *v1.PersistentVolumeClaim:
 			b.claims.Put(obj)
 		}

@@ -148,8 +148,8 @@ func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, err
 	return Use{By: t.mountedBy(ctx, item, pv)}, nil
 }
 
-// Seen drops an unused answer for an item, which would be outdated later.
-func (t *Tracker) Seen(item work.Item) { t.lookups.drop(item) }
+// DropAnswer drops an unused answer for an item, which would be outdated later.
+func (t *Tracker) DropAnswer(item work.Item) { t.lookups.drop(item) }
 
 // mountedBy describes who has a volume mounted, by the report of Mounts, or returns "". If a mount is reported, the
 // item is queued again after its end.

@@ -56,9 +56,9 @@ func (m *Matcher) Offer(pv *v1.PersistentVolume, wake func(claim types.Namespace
 	})
 }
 
-// Seen ends the offer to a claim after a worker has looked at the claim, even if that failed. If the claim did not take the
+// EndOffer ends the offer to a claim after a worker has looked at the claim, even if that failed. If the claim did not take the
 // volume, the next claim gets the offer.
-func (m *Matcher) Seen(claim types.NamespacedName) { m.offerNext(claim, m.waiting.seen(claim)) }
+func (m *Matcher) EndOffer(claim types.NamespacedName) { m.offerNext(claim, m.waiting.endOffer(claim)) }
 
 // Remove ends the wait of a claim that is bound, gone or lost.
 func (m *Matcher) Remove(claim types.NamespacedName) { m.offerNext(claim, m.waiting.remove(claim)) }

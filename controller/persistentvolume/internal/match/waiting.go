@@ -145,9 +145,9 @@ func (w *waiting) offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 // versionOf identifies the present version of a volume: a changed volume may be offered again.
 func versionOf(pv *v1.PersistentVolume) string { return pv.Name + " " + pv.ResourceVersion }
 
-// seen ends the offer to a synced claim. If the claim still waits, seen returns the name of the offered volume, which
+// endOffer ends the offer to a synced claim. If the claim still waits, endOffer returns the name of the offered volume, which
 // the next claim gets; otherwise "".
-func (w *waiting) seen(name types.NamespacedName) string {
+func (w *waiting) endOffer(name types.NamespacedName) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	claim := w.claims[name]

@@ -109,9 +109,9 @@ func (f *Fillings) Start(ctx context.Context, job Job) {
 	})
 }
 
-// Look returns the state of the filling of a volume, and false if there is none. A volume of the same name with another
+// Result returns the state of the filling of a volume, and false if there is none. A volume of the same name with another
 // UID is another object for the same storage: its filling is canceled, and forgotten when it has ended.
-func (f *Fillings) Look(name string, uid types.UID) (Result, bool) {
+func (f *Fillings) Result(name string, uid types.UID) (Result, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known, ok := f.all[name]

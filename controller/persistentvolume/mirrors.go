@@ -13,8 +13,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// seen holds the mirrors of the store and their indexes.
-type seen struct {
+// mirrors holds the mirrors of the store and their indexes.
+type mirrors struct {
 	claims      *store.Mirror[*v1.PersistentVolumeClaim]
 	volumes     *store.Mirror[*v1.PersistentVolume]
 	classes     *store.Mirror[*storagev1.StorageClass]
@@ -36,8 +36,8 @@ type seen struct {
 	copying *store.Index[*v1.PersistentVolumeClaim, types.NamespacedName]
 }
 
-func newSeen(s store.Store, options store.MirrorOptions) *seen {
-	see := &seen{
+func newMirrors(s store.Store, options store.MirrorOptions) *mirrors {
+	m := &mirrors{
 		claims:      store.NewMirror[*v1.PersistentVolumeClaim](s, options),
 		volumes:     store.NewMirror[*v1.PersistentVolume](s, options),
 		classes:     store.NewMirror[*storagev1.StorageClass](s, options),
@@ -45,50 +45,50 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 		attachments: store.NewMirror[*storagev1.VolumeAttachment](s, options),
 		attributes:  store.NewMirror[*storagev1.VolumeAttributesClass](s, options),
 	}
-	see.volumesOf = store.NewIndex(see.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
+	m.volumesOf = store.NewIndex(m.volumes, func(pv *v1.PersistentVolume) []types.NamespacedName {
 		if pv.Spec.ClaimRef == nil {
 			return nil
 		}
 		return []types.NamespacedName{objects.ClaimNameOf(pv)}
 	})
-	see.volumesWith = store.NewIndex(see.volumes, func(pv *v1.PersistentVolume) []string {
+	m.volumesWith = store.NewIndex(m.volumes, func(pv *v1.PersistentVolume) []string {
 		if storage := objects.StorageOf(pv); storage != "" {
 			return []string{storage}
 		}
 		return nil
 	})
-	see.podsOf = store.NewIndex(see.pods, volume.ClaimsOfPod)
-	see.claimsNaming = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })
-	see.attachmentsOf = store.NewIndex(see.attachments, func(at *storagev1.VolumeAttachment) []string {
+	m.podsOf = store.NewIndex(m.pods, volume.ClaimsOfPod)
+	m.claimsNaming = store.NewIndex(m.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })
+	m.attachmentsOf = store.NewIndex(m.attachments, func(at *storagev1.VolumeAttachment) []string {
 		if at.Spec.Source.PersistentVolumeName == nil {
 			return nil
 		}
 		return []string{*at.Spec.Source.PersistentVolumeName}
 	})
-	see.restoring = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []types.NamespacedName {
+	m.restoring = store.NewIndex(m.claims, func(claim *v1.PersistentVolumeClaim) []types.NamespacedName {
 		snapshot, named := storage.SnapshotOf(claim)
 		if !named || claim.Spec.VolumeName != "" {
 			return nil
 		}
 		return []types.NamespacedName{snapshot}
 	})
-	see.copying = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []types.NamespacedName {
+	m.copying = store.NewIndex(m.claims, func(claim *v1.PersistentVolumeClaim) []types.NamespacedName {
 		source := objects.ClaimToCopy(claim)
 		if source == "" || claim.Spec.VolumeName != "" {
 			return nil
 		}
 		return []types.NamespacedName{{Namespace: claim.Namespace, Name: source}}
 	})
-	return see
+	return m
 }
 
 // volume returns the mirror's version of a volume, and false if it is gone.
-func (s *seen) volume(name string) (*v1.PersistentVolume, bool) {
+func (s *mirrors) volume(name string) (*v1.PersistentVolume, bool) {
 	return s.volumes.Get(objects.Named(name))
 }
 
 // synced waits until each kind was listed once. It returns false if ctx ends before.
-func (s *seen) synced(ctx context.Context) bool {
+func (s *mirrors) synced(ctx context.Context) bool {
 	return s.classes.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) && s.claims.WaitSynced(ctx) &&
 		s.pods.WaitSynced(ctx) && s.attachments.WaitSynced(ctx)
 }

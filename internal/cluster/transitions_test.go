@@ -14,18 +14,18 @@ import (
 // TestEveryMoveOfAnAttachmentInACluster holds for every state, every event and every condition. The table is written here
 // once more, in words, so that a change of a move is a change of two places.
 func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
-	yes, no, same := listed, unlisted, asBefore
+	yes, no, same := listed, unlisted, unchanged
 	tests := []struct {
 		from  AttachmentState
 		e     event
 		to    AttachmentState // where it leads when all is well
-		tells listing
+		tells reporting
 		// What refuses the move while others have the volume, while the node uses it, and always.
 		others, inUse, never error
 	}{
 		{NotAttached, succeeded, Attached, yes, nil, nil, nil},
-		{NotAttached, doubted, AttachUncertain, no, nil, nil, nil},
-		{NotAttached, undone, NotAttached, no, nil, nil, nil},
+		{NotAttached, markedUncertain, AttachUncertain, no, nil, nil, nil},
+		{NotAttached, markedDetached, NotAttached, no, nil, nil, nil},
 		{NotAttached, found, AttachUncertain, same, nil, nil, nil},
 		{NotAttached, begun, Attaching, no, volume.ErrInUse, nil, nil},
 		{NotAttached, ended, NotAttached, no, nil, nil, nil},
@@ -33,8 +33,8 @@ func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
 		{NotAttached, restored, NotAttached, no, nil, nil, nil},
 
 		{Attaching, succeeded, Attached, yes, nil, nil, nil},
-		{Attaching, doubted, AttachUncertain, no, nil, nil, nil},
-		{Attaching, undone, Attaching, no, nil, nil, nil},
+		{Attaching, markedUncertain, AttachUncertain, no, nil, nil, nil},
+		{Attaching, markedDetached, Attaching, no, nil, nil, nil},
 		{Attaching, found, AttachUncertain, same, nil, nil, nil},
 		{Attaching, begun, Attaching, no, nil, nil, ErrAttaching},
 		{Attaching, ended, NotAttached, no, nil, nil, nil},
@@ -42,8 +42,8 @@ func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
 		{Attaching, restored, Attaching, no, nil, nil, nil},
 
 		{AttachUncertain, succeeded, Attached, yes, nil, nil, nil},
-		{AttachUncertain, doubted, AttachUncertain, no, nil, nil, nil},
-		{AttachUncertain, undone, NotAttached, no, nil, nil, nil},
+		{AttachUncertain, markedUncertain, AttachUncertain, no, nil, nil, nil},
+		{AttachUncertain, markedDetached, NotAttached, no, nil, nil, nil},
 		{AttachUncertain, found, AttachUncertain, same, nil, nil, nil},
 		{AttachUncertain, begun, AttachUncertain, same, volume.ErrInUse, nil, nil},
 		{AttachUncertain, ended, AttachUncertain, same, nil, nil, nil},
@@ -51,8 +51,8 @@ func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
 		{AttachUncertain, restored, AttachUncertain, same, nil, nil, nil},
 
 		{Attached, succeeded, Attached, yes, nil, nil, nil},
-		{Attached, doubted, AttachUncertain, no, nil, nil, nil},
-		{Attached, undone, NotAttached, no, nil, nil, nil},
+		{Attached, markedUncertain, AttachUncertain, no, nil, nil, nil},
+		{Attached, markedDetached, NotAttached, no, nil, nil, nil},
 		{Attached, found, Attached, same, nil, nil, nil},
 		{Attached, begun, Attached, same, nil, nil, nil},
 		{Attached, ended, Attached, same, nil, nil, nil},
@@ -60,15 +60,15 @@ func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
 		{Attached, restored, Attached, same, nil, nil, nil},
 
 		{Detaching, succeeded, Attached, yes, nil, nil, nil},
-		{Detaching, doubted, AttachUncertain, no, nil, nil, nil},
-		{Detaching, undone, NotAttached, no, nil, nil, nil},
+		{Detaching, markedUncertain, AttachUncertain, no, nil, nil, nil},
+		{Detaching, markedDetached, NotAttached, no, nil, nil, nil},
 		{Detaching, found, Detaching, same, nil, nil, nil},
 		{Detaching, begun, Detaching, no, nil, nil, ErrDetaching},
 		{Detaching, ended, Detaching, same, nil, nil, nil},
 		{Detaching, withdrawn, Detaching, no, nil, nil, nil},
 		{Detaching, restored, Attached, yes, nil, nil, nil},
 	}
-	require.Len(t, tests, len(moves)*len(moves[0]))
+	require.Len(t, tests, len(transitions)*len(transitions[0]))
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%v %v", test.from, test.e), func(t *testing.T) {
 			for _, reported := range []bool{false, true} {
@@ -107,7 +107,7 @@ type movedFrom struct {
 	use              UseState
 
 	to    AttachmentState
-	tells listing
+	tells reporting
 	why   error
 }
 
@@ -117,7 +117,7 @@ func (m *movedFrom) check(t *testing.T) {
 	a := NewActualStateOfWorld(nil, Options{})
 	a.AddNode("n", "uid")
 	a.AddNode("other", "uid")
-	n := attachmentNews{key: attachmentKey{"n", "example.com/any/v"}, spec: exclusiveSpec("v"), pluginName: "example.com/any"}
+	n := attachmentChange{key: attachmentKey{"n", "example.com/any/v"}, spec: exclusiveSpec("v"), pluginName: "example.com/any"}
 	attempt := &AttachAttempt{}
 	n.attempt = attempt
 	if m.from != NotAttached {
@@ -133,7 +133,7 @@ func (m *movedFrom) check(t *testing.T) {
 		require.NoError(t, a.MarkVolumeAsUncertain(n.key.volume, nil, "other"))
 	}
 	before, _ := a.Attachment(n.key.volume, "n")
-	_, err := a.move(m.e, &n)
+	_, err := a.transition(m.e, &n)
 	after, there := a.Attachment(n.key.volume, "n")
 	if m.why != nil {
 		require.ErrorIs(t, err, m.why)
@@ -144,19 +144,19 @@ func (m *movedFrom) check(t *testing.T) {
 	assert.Equal(t, m.to, after.AttachState)
 	assert.Equal(t, m.to != NotAttached, there)
 	if there {
-		assert.Equal(t, m.tells == listed || m.tells == asBefore && before.Reported, after.Reported)
+		assert.Equal(t, m.tells == listed || m.tells == unchanged && before.Reported, after.Reported)
 	}
 }
 
 func TestTheStatesAndEventsHaveWords(t *testing.T) {
 	words := map[string]bool{}
-	for s := range AttachmentState(len(moves)) {
+	for s := range AttachmentState(len(transitions)) {
 		words[s.String()] = true
 	}
-	for e := range event(len(moves[0])) {
+	for e := range event(len(transitions[0])) {
 		words[e.String()] = true
 	}
-	assert.Len(t, words, len(moves)+len(moves[0]))
+	assert.Len(t, words, len(transitions)+len(transitions[0]))
 	assert.Equal(t, []string{"assumed to be in use", "in use", "not in use"},
 		[]string{AssumedInUse.String(), ReportedInUse.String(), NotInUse.String()})
 }

@@ -13,33 +13,33 @@ import (
 // request is what a claim asks for in one kind of change. A failure of one request does not delay another.
 type request struct {
 	uid types.UID
-	// of is the size that the claim requests, or the classes of attributes that it names.
+	// get is the size that the claim requests, or the classes of attributes that it names.
 	of string
 }
 
-// standstill is the reason why a claim does not get what it wants now.
-type standstill struct {
+// blockedClaim is the reason why a claim does not get its change now.
+type blockedClaim struct {
 	err     error
 	request request
 	// until is the time of the next attempt if nothing changes before. Zero means that there is none.
 	until time.Time
 }
 
-// standstills holds the claims that do not get one kind of change now. Its methods may be called from several goroutines at
+// blockedClaims holds the claims that do not get one kind of change now. Its methods may be called from several goroutines at
 // once.
-type standstills struct {
+type blockedClaims struct {
 	dirty *workqueue.Queue[types.NamespacedName]
 
 	mu     sync.Mutex // no call that waits is made under it
-	claims map[types.NamespacedName]standstill
+	claims map[types.NamespacedName]blockedClaim
 }
 
-func newStandstills(dirty *workqueue.Queue[types.NamespacedName]) *standstills {
-	return &standstills{dirty: dirty, claims: map[types.NamespacedName]standstill{}}
+func newBlockedClaims(dirty *workqueue.Queue[types.NamespacedName]) *blockedClaims {
+	return &blockedClaims{dirty: dirty, claims: map[types.NamespacedName]blockedClaim{}}
 }
 
-// of returns the reason of a claim, and false if there is none.
-func (w *standstills) of(name types.NamespacedName) (standstill, bool) {
+// get returns the reason of a claim, and false if there is none.
+func (w *blockedClaims) get(name types.NamespacedName) (blockedClaim, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, stays := w.claims[name]
@@ -47,23 +47,23 @@ func (w *standstills) of(name types.NamespacedName) (standstill, bool) {
 }
 
 // put stores the reason of a claim.
-func (w *standstills) put(name types.NamespacedName, s standstill) {
+func (w *blockedClaims) put(name types.NamespacedName, s blockedClaim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.claims[name] = s
 }
 
 // keep is put. If the reason has a time, keep also makes the claim dirty at that time.
-func (w *standstills) keep(name types.NamespacedName, s standstill) {
+func (w *blockedClaims) keep(name types.NamespacedName, s blockedClaim) {
 	w.put(name, s)
 	if !s.until.IsZero() {
 		w.dirty.AddAt(name, s.until)
 	}
 }
 
-// waits reports whether the request of a claim must wait, and makes the claim dirty at the end of the wait.
-func (w *standstills) waits(name types.NamespacedName, wanted request) bool {
-	s, stays := w.of(name)
+// mustWait reports whether the request of a claim must wait, and makes the claim dirty at the end of the wait.
+func (w *blockedClaims) mustWait(name types.NamespacedName, wanted request) bool {
+	s, stays := w.get(name)
 	if !stays || s.request != wanted || !time.Now().Before(s.until) {
 		return false
 	}
@@ -71,15 +71,15 @@ func (w *standstills) waits(name types.NamespacedName, wanted request) bool {
 	return true
 }
 
-// forget removes the reason of a claim.
-func (w *standstills) forget(name types.NamespacedName) {
+// remove removes the reason of a claim.
+func (w *blockedClaims) remove(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.claims, name)
 }
 
-// resume is forget, but keeps the reason while a node makes the attempt that expansions.mayTry allowed.
-func (w *standstills) resume(name types.NamespacedName) {
+// unblock is remove, but keeps the reason while a node makes the attempt that expansions.mayTry allowed.
+func (w *blockedClaims) unblock(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.claims[name]; s.err == nil && time.Now().Before(s.until) {

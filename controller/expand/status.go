@@ -13,22 +13,22 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// account records the progress of expansions and modifications in the claims and volumes of a store. It also puts each written object into
+// statusWriter records the progress of expansions and modifications in the claims and volumes of a store. It also puts each written object into
 // the mirrors at once.
-type account struct {
+type statusWriter struct {
 	store   store.Store
 	claims  *store.Mirror[*v1.PersistentVolumeClaim]
 	volumes *store.Mirror[*v1.PersistentVolume]
 }
 
 var (
-	_ operationexecutor.ClaimStatus      = account{}
-	_ operationexecutor.VolumeCapacity   = account{}
-	_ operationexecutor.VolumeAttributes = account{}
+	_ operationexecutor.ClaimStatus      = statusWriter{}
+	_ operationexecutor.VolumeCapacity   = statusWriter{}
+	_ operationexecutor.VolumeAttributes = statusWriter{}
 )
 
 // Claim implements operationexecutor.ClaimStatus.
-func (a account) Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error) {
+func (a statusWriter) Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVolumeClaim, error) {
 	owner := spec.PersistentVolume.Spec.ClaimRef
 	claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, a.store, owner.Namespace, owner.Name)
 	if err != nil {
@@ -41,13 +41,13 @@ func (a account) Claim(ctx context.Context, spec *volume.Spec) (*v1.PersistentVo
 }
 
 // SetExpansion implements operationexecutor.ClaimStatus.
-func (a account) SetExpansion(
+func (a statusWriter) SetExpansion(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, expansion operationexecutor.Expansion,
 ) (*v1.PersistentVolumeClaim, error) {
 	return a.writeClaim(ctx, expansion.Apply(claim))
 }
 
-func (a account) writeClaim(ctx context.Context, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+func (a statusWriter) writeClaim(ctx context.Context, changed *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	written, err := store.Update(ctx, a.store, changed)
 	if err == nil {
 		a.claims.Put(written)
@@ -56,7 +56,7 @@ func (a account) writeClaim(ctx context.Context, changed *v1.PersistentVolumeCla
 }
 
 // SetCapacity implements operationexecutor.VolumeCapacity.
-func (a account) SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) (*v1.PersistentVolume, error) {
+func (a statusWriter) SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) (*v1.PersistentVolume, error) {
 	changed := pv.DeepCopy()
 	if changed.Spec.Capacity == nil {
 		changed.Spec.Capacity = v1.ResourceList{}
@@ -65,7 +65,7 @@ func (a account) SetCapacity(ctx context.Context, pv *v1.PersistentVolume, size 
 	return a.writeVolume(ctx, changed)
 }
 
-func (a account) writeVolume(ctx context.Context, changed *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+func (a statusWriter) writeVolume(ctx context.Context, changed *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	written, err := store.Update(ctx, a.store, changed)
 	if err == nil {
 		a.volumes.Put(written)
@@ -74,19 +74,19 @@ func (a account) writeVolume(ctx context.Context, changed *v1.PersistentVolume) 
 }
 
 // AttributesClass implements operationexecutor.VolumeAttributes.
-func (a account) AttributesClass(ctx context.Context, name string) (*storagev1.VolumeAttributesClass, error) {
+func (a statusWriter) AttributesClass(ctx context.Context, name string) (*storagev1.VolumeAttributesClass, error) {
 	return store.Get[*storagev1.VolumeAttributesClass](ctx, a.store, "", name)
 }
 
 // SetModification implements operationexecutor.VolumeAttributes.
-func (a account) SetModification(
+func (a statusWriter) SetModification(
 	ctx context.Context, claim *v1.PersistentVolumeClaim, modification operationexecutor.Modification,
 ) (*v1.PersistentVolumeClaim, error) {
 	return a.writeClaim(ctx, modification.Apply(claim))
 }
 
 // SetAttributesClass implements operationexecutor.VolumeAttributes.
-func (a account) SetAttributesClass(ctx context.Context, pv *v1.PersistentVolume, class string) (*v1.PersistentVolume, error) {
+func (a statusWriter) SetAttributesClass(ctx context.Context, pv *v1.PersistentVolume, class string) (*v1.PersistentVolume, error) {
 	changed := pv.DeepCopy()
 	changed.Spec.VolumeAttributesClassName = &class
 	return a.writeVolume(ctx, changed)

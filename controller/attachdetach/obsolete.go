@@ -10,32 +10,32 @@ import (
 	"github.com/volumekit/volumekit/internal/workqueue"
 )
 
-// leftovers are records that may exist although nothing is attached. Either the volume was detached and its record could
+// obsoleteRecords are VolumeAttachments that may exist although nothing is attached. Either the volume was detached and its record could
 // not be removed, or the volume was not attached because it is not known whether the record was made. While a record
 // exists, the volume is not deleted. Methods may be called from several goroutines at once.
-type leftovers struct {
+type obsoleteRecords struct {
 	queue *workqueue.Queue[attachment]
 
 	mu sync.Mutex // no call that waits is made under it
-	// marks has an entry for each leftover. Its channel is nil until the removal of the record begins, and closes at the
+	// marks has an entry for each obsolete record. Its channel is nil until the removal of the record begins, and closes at the
 	// end of the removal.
 	marks map[attachment]chan struct{}
 }
 
-func newLeftovers() leftovers {
-	return leftovers{queue: workqueue.New[attachment](), marks: map[attachment]chan struct{}{}}
+func newObsoleteRecords() obsoleteRecords {
+	return obsoleteRecords{queue: workqueue.New[attachment](), marks: map[attachment]chan struct{}{}}
 }
 
-// leave marks a record as a leftover, for removal.
-func (l *leftovers) leave(a attachment) {
+// markObsolete marks a record as obsolete and queues its removal.
+func (l *obsoleteRecords) markObsolete(a attachment) {
 	l.mu.Lock()
 	l.marks[a] = nil
 	l.mu.Unlock()
 	l.queue.Add(a)
 }
 
-// wanted removes the mark of a record that is needed from now on. It waits for the end of a removal that has begun.
-func (l *leftovers) wanted(ctx context.Context, a attachment) error {
+// keep removes the mark of a record that is needed again. It waits for the end of a removal that has begun.
+func (l *obsoleteRecords) keep(ctx context.Context, a attachment) error {
 	l.mu.Lock()
 	removing := l.marks[a]
 	delete(l.marks, a)
@@ -51,8 +51,8 @@ func (l *leftovers) wanted(ctx context.Context, a attachment) error {
 	}
 }
 
-// begin begins the removal of a record. It returns false if the record is no leftover any more. The caller must call end.
-func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
+// beginRemoval begins the removal of a record. It returns false if the record is not obsolete any more. The caller must call end.
+func (l *obsoleteRecords) beginRemoval(a attachment) (end func(removed bool), left bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, left = l.marks[a]; !left {
@@ -65,7 +65,7 @@ func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 		defer l.mu.Unlock()
 		close(over)
 		if l.marks[a] != over {
-			return // It is wanted, or was marked again.
+			return // It is needed, or was marked again.
 		}
 		l.marks[a] = nil
 		if removed {
@@ -74,16 +74,16 @@ func (l *leftovers) begin(a attachment) (end func(removed bool), left bool) {
 	}, true
 }
 
-// leftoverRemover removes leftovers.
-type leftoverRemover struct {
+// recordRemover removes obsolete records.
+type recordRemover struct {
 	records *attachmentRecords
 	actual  *cluster.ActualStateOfWorld
 	logger  *slog.Logger
 	delay   func(failures int) time.Duration
 }
 
-// run removes leftovers until ctx ends.
-func (r *leftoverRemover) run(ctx context.Context) {
+// run removes obsolete records until ctx ends.
+func (r *recordRemover) run(ctx context.Context) {
 	failures := map[attachment]int{}
 	for {
 		a, ok := r.records.queue.Get(ctx)
@@ -103,8 +103,8 @@ func (r *leftoverRemover) run(ctx context.Context) {
 
 // remove removes one record, unless the volume is, or may be, attached. While an operation runs, it returns an error and is
 // tried again: the end of the operation decides about the record.
-func (r *leftoverRemover) remove(ctx context.Context, a attachment) error {
-	end, left := r.records.begin(a)
+func (r *recordRemover) remove(ctx context.Context, a attachment) error {
+	end, left := r.records.beginRemoval(a)
 	if !left {
 		return nil
 	}

@@ -113,18 +113,18 @@ func TestTheRecordOfWhatIsAttachedIsNoLeftover(t *testing.T) {
 // Who wants a record waits until nobody removes it any more, and then has it for itself.
 func TestARecordIsNotRemovedBeneathWhoWantsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, a := newLeftovers(), attachment{"v", "n"}
+		l, a := newObsoleteRecords(), attachment{"v", "n"}
 		defer l.queue.Stop()
-		l.leave(a)
-		end, left := l.begin(a)
+		l.markObsolete(a)
+		end, left := l.beginRemoval(a)
 		require.True(t, left)
 		got := make(chan error, 1)
-		go func() { got <- l.wanted(t.Context(), a) }()
+		go func() { got <- l.keep(t.Context(), a) }()
 		synctest.Wait()
 		assert.Empty(t, got)
 		end(true)
 		require.NoError(t, <-got)
-		_, left = l.begin(a)
+		_, left = l.beginRemoval(a)
 		assert.False(t, left)
 	})
 }

@@ -22,8 +22,8 @@ const (
 	workClaim        work.Kind = "claim of a snapshot"
 )
 
-// seen is what was last seen of the store.
-type seen struct {
+// mirrors holds the mirrors of the store and their indexes.
+type mirrors struct {
 	snapshots     *store.Mirror[*snapshotv1.VolumeSnapshot]
 	contents      *store.Mirror[*snapshotv1.VolumeSnapshotContent]
 	classes       *store.Mirror[*snapshotv1.VolumeSnapshotClass]
@@ -46,8 +46,8 @@ type seen struct {
 	groupsBy        *store.Index[*groupv1.VolumeGroupSnapshot, string]
 }
 
-func newSeen(s store.Store, options store.MirrorOptions) *seen {
-	see := &seen{
+func newMirrors(s store.Store, options store.MirrorOptions) *mirrors {
+	see := &mirrors{
 		snapshots:     store.NewMirror[*snapshotv1.VolumeSnapshot](s, options),
 		contents:      store.NewMirror[*snapshotv1.VolumeSnapshotContent](s, options),
 		classes:       store.NewMirror[*snapshotv1.VolumeSnapshotClass](s, options),
@@ -82,24 +82,24 @@ func newSeen(s store.Store, options store.MirrorOptions) *seen {
 
 // waker adds the items that depend on a changed object to the queue.
 type waker struct {
-	seen  *seen
-	queue *work.Queue
+	mirrors *mirrors
+	queue   *work.Queue
 }
 
 // follow starts the goroutines that read the store.
 func (c *waker) follow(ctx context.Context, feeds *sync.WaitGroup) {
-	feeds.Go(func() { c.seen.classes.Follow(ctx, c.classChanged) })
-	feeds.Go(func() { c.seen.groupClasses.Follow(ctx, c.groupClassChanged) })
-	feeds.Go(func() { c.seen.volumes.Follow(ctx, c.volumeChanged) })
-	feeds.Go(func() { c.seen.claims.Follow(ctx, c.claimChanged) })
-	feeds.Go(func() { c.seen.contents.Follow(ctx, c.contentChanged) })
-	feeds.Go(func() { c.seen.groupContents.Follow(ctx, c.groupContentChanged) })
-	feeds.Go(func() { c.seen.snapshots.Follow(ctx, c.snapshotChanged) })
-	feeds.Go(func() { c.seen.groups.Follow(ctx, c.groupChanged) })
+	feeds.Go(func() { c.mirrors.classes.Follow(ctx, c.classChanged) })
+	feeds.Go(func() { c.mirrors.groupClasses.Follow(ctx, c.groupClassChanged) })
+	feeds.Go(func() { c.mirrors.volumes.Follow(ctx, c.volumeChanged) })
+	feeds.Go(func() { c.mirrors.claims.Follow(ctx, c.claimChanged) })
+	feeds.Go(func() { c.mirrors.contents.Follow(ctx, c.contentChanged) })
+	feeds.Go(func() { c.mirrors.groupContents.Follow(ctx, c.groupContentChanged) })
+	feeds.Go(func() { c.mirrors.snapshots.Follow(ctx, c.snapshotChanged) })
+	feeds.Go(func() { c.mirrors.groups.Follow(ctx, c.groupChanged) })
 }
 
 // synced waits until everything has been listed once, and reports whether that was before ctx ended.
-func (s *seen) synced(ctx context.Context) bool {
+func (s *mirrors) synced(ctx context.Context) bool {
 	return s.classes.WaitSynced(ctx) && s.groupClasses.WaitSynced(ctx) && s.volumes.WaitSynced(ctx) && s.claims.WaitSynced(ctx) &&
 		s.contents.WaitSynced(ctx) && s.groupContents.WaitSynced(ctx) && s.snapshots.WaitSynced(ctx) && s.groups.WaitSynced(ctx)
 }
@@ -108,7 +108,7 @@ func (s *seen) synced(ctx context.Context) bool {
 
 func (c *waker) snapshotChanged(snap *snapshotv1.VolumeSnapshot) {
 	c.queue.Add(workSnapshot, store.NameOf(snap))
-	for _, content := range c.seen.contentsOf.Get(store.NameOf(snap)) {
+	for _, content := range c.mirrors.contentsOf.Get(store.NameOf(snap)) {
 		c.queue.Add(workContent, store.NameOf(content))
 	}
 	c.wakeClaimOf(snap)
@@ -126,22 +126,22 @@ func (c *waker) wakeClaimOf(snap *snapshotv1.VolumeSnapshot) {
 func (c *waker) contentChanged(content *snapshotv1.VolumeSnapshotContent) {
 	c.queue.Add(workContent, store.NameOf(content))
 	c.queue.Add(workSnapshot, nameIn(content.Spec.VolumeSnapshotRef))
-	if snap, ok := c.seen.snapshots.Get(nameIn(content.Spec.VolumeSnapshotRef)); ok {
+	if snap, ok := c.mirrors.snapshots.Get(nameIn(content.Spec.VolumeSnapshotRef)); ok {
 		c.wakeClaimOf(snap)
 	}
-	for _, snap := range c.seen.snapshotsBy.Get(content.Name) {
+	for _, snap := range c.mirrors.snapshotsBy.Get(content.Name) {
 		c.queue.Add(workSnapshot, store.NameOf(snap))
 	}
 }
 
 // classChanged wakes every snapshot that has no content yet, and every content that has no snapshot yet: they may wait for the class.
 func (c *waker) classChanged(*snapshotv1.VolumeSnapshotClass) {
-	for _, snap := range c.seen.snapshots.All() {
+	for _, snap := range c.mirrors.snapshots.All() {
 		if boundTo(snap) == "" {
 			c.queue.Add(workSnapshot, store.NameOf(snap))
 		}
 	}
-	for _, content := range c.seen.contents.All() {
+	for _, content := range c.mirrors.contents.All() {
 		if handleOf(content) == "" {
 			c.queue.Add(workContent, store.NameOf(content))
 		}
@@ -150,7 +150,7 @@ func (c *waker) classChanged(*snapshotv1.VolumeSnapshotClass) {
 
 func (c *waker) groupClassChanged(*groupv1.VolumeGroupSnapshotClass) {
 	c.wakeUnboundGroups("")
-	for _, content := range c.seen.groupContents.All() {
+	for _, content := range c.mirrors.groupContents.All() {
 		if groupHandleOf(content) == "" {
 			c.queue.Add(workGroupContent, store.NameOf(content))
 		}
@@ -159,7 +159,7 @@ func (c *waker) groupClassChanged(*groupv1.VolumeGroupSnapshotClass) {
 
 // wakeUnboundGroups wakes the groups of a namespace that have no content yet; "" means all.
 func (c *waker) wakeUnboundGroups(namespace string) {
-	for _, group := range c.seen.groups.All() {
+	for _, group := range c.mirrors.groups.All() {
 		if groupBoundTo(group) == "" && (namespace == "" || namespace == group.Namespace) {
 			c.queue.Add(workGroup, store.NameOf(group))
 		}
@@ -168,13 +168,13 @@ func (c *waker) wakeUnboundGroups(namespace string) {
 
 func (c *waker) groupChanged(group *groupv1.VolumeGroupSnapshot) {
 	c.queue.Add(workGroup, store.NameOf(group))
-	for _, content := range c.seen.groupContentsOf.Get(store.NameOf(group)) {
+	for _, content := range c.mirrors.groupContentsOf.Get(store.NameOf(group)) {
 		c.queue.Add(workGroupContent, store.NameOf(content))
 	}
-	for _, claim := range c.seen.protected.Get(group.Namespace) { // Also those of a group that has no content yet, or never had.
+	for _, claim := range c.mirrors.protected.Get(group.Namespace) { // Also those of a group that has no content yet, or never had.
 		c.queue.Add(workClaim, store.NameOf(claim))
 	}
-	for _, snap := range c.seen.snapshotsIn.Get(store.NameOf(group)) {
+	for _, snap := range c.mirrors.snapshotsIn.Get(store.NameOf(group)) {
 		c.queue.Add(workSnapshot, store.NameOf(snap))
 	}
 }
@@ -182,7 +182,7 @@ func (c *waker) groupChanged(group *groupv1.VolumeGroupSnapshot) {
 func (c *waker) groupContentChanged(content *groupv1.VolumeGroupSnapshotContent) {
 	c.queue.Add(workGroupContent, store.NameOf(content))
 	c.queue.Add(workGroup, nameIn(content.Spec.VolumeGroupSnapshotRef))
-	for _, group := range c.seen.groupsBy.Get(content.Name) {
+	for _, group := range c.mirrors.groupsBy.Get(content.Name) {
 		c.queue.Add(workGroup, store.NameOf(group))
 	}
 	for _, claim := range c.claimsOf(content) {
@@ -194,7 +194,7 @@ func (c *waker) groupContentChanged(content *groupv1.VolumeGroupSnapshotContent)
 func (c *waker) claimsOf(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
 	var claims []types.NamespacedName
 	for _, name := range sourceVolumes(content) {
-		if pv, ok := c.seen.volumes.Get(types.NamespacedName{Name: name}); ok && pv.Spec.ClaimRef != nil {
+		if pv, ok := c.mirrors.volumes.Get(types.NamespacedName{Name: name}); ok && pv.Spec.ClaimRef != nil {
 			claims = append(claims, nameIn(*pv.Spec.ClaimRef))
 		}
 	}
@@ -206,7 +206,7 @@ func (c *waker) claimChanged(claim *v1.PersistentVolumeClaim) {
 	if has(claim, FinalizerSourceClaim) {
 		c.queue.Add(workClaim, name)
 	}
-	for _, snap := range c.seen.snapshotsOf.Get(name) {
+	for _, snap := range c.mirrors.snapshotsOf.Get(name) {
 		c.queue.Add(workSnapshot, store.NameOf(snap))
 	}
 	if restored := snapshotNamed(claim); restored != "" {
@@ -219,7 +219,7 @@ func (c *waker) volumeChanged(pv *v1.PersistentVolume) {
 	if pv.Spec.ClaimRef == nil {
 		return
 	}
-	for _, snap := range c.seen.snapshotsOf.Get(nameIn(*pv.Spec.ClaimRef)) {
+	for _, snap := range c.mirrors.snapshotsOf.Get(nameIn(*pv.Spec.ClaimRef)) {
 		c.queue.Add(workSnapshot, store.NameOf(snap))
 	}
 	c.wakeUnboundGroups(pv.Spec.ClaimRef.Namespace)
