@@ -36,15 +36,15 @@ type agent struct {
 	history *inspect.History // what was done for each volume, for the page
 	pods    *store.Mirror[*v1.Pod]
 
-	mu    sync.Mutex
-	lives map[types.UID]*life
-	ended sync.WaitGroup
+	mu      sync.Mutex
+	podRuns map[types.UID]*podRun
+	ended   sync.WaitGroup
 }
 
 // agentOptions say which node it is.
 type agentOptions struct {
 	node    types.NodeName
-	shelf   string // of disks that it can reach
+	segment string // of disks that it can reach
 	root    string // the directory of its volumes
 	run     string // a tmpfs of its own
 	mounter mount.Interface
@@ -53,8 +53,8 @@ type agentOptions struct {
 	http    string        // the address of its page; "" for none
 }
 
-// life is that of a pod on this node. deleted is closed when the pod is to end.
-type life struct {
+// podRun is the run of a pod on this node. deleted is closed when the pod is to end.
+type podRun struct {
 	deleted chan struct{}
 	once    sync.Once
 }
@@ -79,12 +79,12 @@ func newAgent(ctx context.Context, o agentOptions, s *etcd.Store, out *output) (
 		Observer: history,
 	})
 	return &agent{
-		options: o, store: s, out: out, plugins: plugins, manager: manager, history: history, lives: make(map[types.UID]*life),
+		options: o, store: s, out: out, plugins: plugins, manager: manager, history: history, podRuns: make(map[types.UID]*podRun),
 		pods: store.NewMirror[*v1.Pod](s, store.MirrorOptions{InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max}),
 	}, err
 }
 
-// quickly is how soon something is tried again that failed: a play is short.
+// quickly is the back-off of retries. It is short, because the demo is.
 func quickly() operationexecutor.Backoff {
 	return operationexecutor.Backoff{Initial: 100 * time.Millisecond, Max: 2 * time.Second}
 }
@@ -113,7 +113,7 @@ func (a *agent) register(ctx context.Context) error {
 	name := string(a.options.node)
 	err := persist(ctx, func() error {
 		_, err := store.Create(ctx, a.store, &v1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{shelfLabel: a.options.shelf},
+			Name: name, Labels: map[string]string{segmentLabel: a.options.segment},
 		}})
 		if errors.Is(err, store.ErrAlreadyExists) {
 			return nil
@@ -144,7 +144,7 @@ func (a *agent) followPods(ctx context.Context) error {
 	return nil
 }
 
-// podChanged begins the life of a pod of this node, and ends it. Before the first list was seen whole, it runs for every
+// podChanged starts and ends the run of a pod of this node. Before the first list was seen whole, it runs for every
 // pod of that list: so all have been added when it was.
 func (a *agent) podChanged(ctx context.Context, pod *v1.Pod) {
 	if types.NodeName(pod.Spec.NodeName) != a.options.node {
@@ -153,10 +153,10 @@ func (a *agent) podChanged(ctx context.Context, pod *v1.Pod) {
 	_, there := a.pods.Get(store.NameOf(pod))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l, known := a.lives[pod.UID]
+	l, known := a.podRuns[pod.UID]
 	if !known && there {
-		l = &life{deleted: make(chan struct{})}
-		a.lives[pod.UID] = l
+		l = &podRun{deleted: make(chan struct{})}
+		a.podRuns[pod.UID] = l
 		a.begin(ctx, pod, l)
 	}
 	if l != nil && (!there || pod.DeletionTimestamp != nil) {
@@ -165,20 +165,20 @@ func (a *agent) podChanged(ctx context.Context, pod *v1.Pod) {
 }
 
 // begin adds a pod and has it live. The manager copies the pod and does its work in goroutines of its own.
-func (a *agent) begin(ctx context.Context, pod *v1.Pod, l *life) {
+func (a *agent) begin(ctx context.Context, pod *v1.Pod, l *podRun) {
 	if err := a.manager.AddPod(ctx, pod); err != nil {
 		a.out.say("pod %s cannot be added: %v", pod.Name, err)
 		return
 	}
 	a.ended.Go(func() {
-		if err := a.live(ctx, pod, l); err != nil && ctx.Err() == nil {
+		if err := a.runPod(ctx, pod, l); err != nil && ctx.Err() == nil {
 			a.out.say("FAILED: pod %s: %v", pod.Name, err)
 		}
 	})
 }
 
-// live is the life of a pod: its volumes, its container, and the end of both.
-func (a *agent) live(ctx context.Context, pod *v1.Pod, l *life) error {
+// runPod sets up a pod's volumes, runs its container, and removes both at the end.
+func (a *agent) runPod(ctx context.Context, pod *v1.Pod, l *podRun) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
@@ -188,7 +188,7 @@ func (a *agent) live(ctx context.Context, pod *v1.Pod, l *life) error {
 		case <-running.Done():
 		}
 	}()
-	failed := a.play(running, pod)
+	failed := a.runContainer(running, pod)
 	if running.Err() == nil {
 		a.out.say("FAILED: pod %s: %v", pod.Name, failed)
 		<-running.Done()
@@ -200,7 +200,7 @@ func (a *agent) live(ctx context.Context, pod *v1.Pod, l *life) error {
 	if err := a.manager.RemovePod(pod.UID); err != nil {
 		return err
 	}
-	if err := a.patiently(ctx, pod, a.manager.WaitForUnmount); err != nil {
+	if err := a.waitAndReport(ctx, pod, a.manager.WaitForUnmount); err != nil {
 		return err
 	}
 	if err := a.release(ctx, pod); err != nil {
@@ -210,9 +210,9 @@ func (a *agent) live(ctx context.Context, pod *v1.Pod, l *life) error {
 	return nil
 }
 
-// play waits for the pod's volumes and plays its container until ctx ends.
-func (a *agent) play(ctx context.Context, pod *v1.Pod) error {
-	if err := a.patiently(ctx, pod, a.manager.WaitForAttachAndMount); err != nil {
+// runContainer waits for the pod's volumes and runs its container until ctx ends.
+func (a *agent) runContainer(ctx context.Context, pod *v1.Pod) error {
+	if err := a.waitAndReport(ctx, pod, a.manager.WaitForAttachAndMount); err != nil {
 		return err
 	}
 	volumes, err := a.manager.ContainerMounts(ctx, pod, pod.Spec.Containers[0].Name)
@@ -227,8 +227,8 @@ func (a *agent) play(ctx context.Context, pod *v1.Pod) error {
 	return w.run(ctx, a.options.tick, func(line int) { a.out.say("pod %s wrote line %d", pod.Name, line) })
 }
 
-// patiently waits for something, and says from time to time why it is not there.
-func (a *agent) patiently(ctx context.Context, pod *v1.Pod, wait func(context.Context, *v1.Pod) error) error {
+// waitAndReport waits for something, and says from time to time why it is not there.
+func (a *agent) waitAndReport(ctx context.Context, pod *v1.Pod, wait func(context.Context, *v1.Pod) error) error {
 	for {
 		err := func() error {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

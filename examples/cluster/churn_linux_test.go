@@ -15,30 +15,30 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// churn is a play without a story: pods move from node to node at random, and others come and go on nodes that a scheduler chooses,
+// churn is random work: pods move from node to node at random, and others come and go on nodes that a scheduler chooses,
 // while processes are killed and suspended at random.
 type churn struct {
-	*cast
-	random  *rand.Rand
-	volumes []*wanderer
-	guests  []*wanderer // whose pods no one but a scheduler gives a node; they end with their round
-	claims  int         // of guests, so far
-	albums  []album     // what is restored in this round
-	taken   int         // snapshots, so far
-	rules   *rules
-	rounds  int
-	faults  map[string]int // by their names, how often
+	*cluster
+	random    *rand.Rand
+	volumes   []*movingVolume
+	scheduled []*movingVolume // whose pods no one but a scheduler gives a node; they end with their round
+	claims    int             // of scheduled volumes, so far
+	restores  []restore       // what is restored in this round
+	taken     int             // snapshots, so far
+	rules     *rules
+	rounds    int
+	faults    map[string]int // by their names, how often
 }
 
-// album is the restored claim of a guest.
-type album struct {
-	guest    *wanderer
+// restore is the restored claim of a scheduled pod.
+type restore struct {
+	volume   *movingVolume
 	snapshot string
 	lines    int // were written before the snapshot
 }
 
-// wanderer is a volume and its newest pod.
-type wanderer struct {
+// movingVolume is a volume and its newest pod.
+type movingVolume struct {
 	claim  string
 	number int // of its newest pod
 }
@@ -74,8 +74,8 @@ var faults = []fault{
 }
 
 // newChurn makes claims with a pod each.
-func newChurn(ctx context.Context, c *cast, r *rules, seed uint64, volumes int) (*churn, error) {
-	ch := &churn{cast: c, rules: r, guests: []*wanderer{{}, {}, {}, {}}, random: rand.New(rand.NewPCG(seed, 0)), faults: make(map[string]int)} //nolint:gosec // It is no secret.
+func newChurn(ctx context.Context, c *cluster, r *rules, seed uint64, volumes int) (*churn, error) {
+	ch := &churn{cluster: c, rules: r, scheduled: []*movingVolume{{}, {}, {}, {}}, random: rand.New(rand.NewPCG(seed, 0)), faults: make(map[string]int)} //nolint:gosec // It is no secret.
 	if err := c.createClass(ctx); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func newChurn(ctx context.Context, c *cast, r *rules, seed uint64, volumes int) 
 		if err := c.createClaim(ctx, claim); err != nil {
 			return nil, err
 		}
-		w := &wanderer{claim: claim}
+		w := &movingVolume{claim: claim}
 		ch.volumes = append(ch.volumes, w)
 		if err := ch.move(ctx, w); err != nil {
 			return nil, err
@@ -94,7 +94,7 @@ func newChurn(ctx context.Context, c *cast, r *rules, seed uint64, volumes int) 
 
 // round moves some pods, has one fault in the middle of it, and waits until every volume is written to.
 func (c *churn) round(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, 2*stepTimeout)
 	defer cancel()
 	c.rounds++
 	for _, w := range c.volumes {
@@ -104,7 +104,7 @@ func (c *churn) round(ctx context.Context) error {
 			}
 		}
 	}
-	if err := c.invite(ctx); err != nil {
+	if err := c.createScheduled(ctx); err != nil {
 		return err
 	}
 	pause(ctx, time.Duration(c.random.IntN(300))*time.Millisecond)
@@ -114,7 +114,7 @@ func (c *churn) round(ctx context.Context) error {
 		return fmt.Errorf("round %d: %s: %w", c.rounds, f.name, err)
 	}
 	if err := errors.Join(c.seeOff(ctx), c.rules.broken()); err != nil {
-		return fmt.Errorf("round %d: guests, after %s: %w", c.rounds, f.name, err)
+		return fmt.Errorf("round %d: scheduled pods, after %s: %w", c.rounds, f.name, err)
 	}
 	if err := c.awaitAll(ctx); err != nil {
 		return fmt.Errorf("round %d: after %s: %w", c.rounds, f.name, err)
@@ -126,11 +126,11 @@ func (c *churn) pick(from []string) string { return from[c.random.IntN(len(from)
 
 // move has the pod of a volume end, and another one take its place on some node, at once: which of them has the volume is for
 // the controller to see to.
-func (c *churn) move(ctx context.Context, w *wanderer) error {
+func (c *churn) move(ctx context.Context, w *movingVolume) error {
 	return c.moveTo(ctx, w, c.pick(names("node", nodeCount)))
 }
 
-func (c *churn) moveTo(ctx context.Context, w *wanderer, node string) error {
+func (c *churn) moveTo(ctx context.Context, w *movingVolume, node string) error {
 	if w.number > 0 {
 		if err := c.deletePod(ctx, podName(w.claim, w.number)); err != nil {
 			return err
@@ -140,9 +140,9 @@ func (c *churn) moveTo(ctx context.Context, w *wanderer, node string) error {
 	return c.createPod(ctx, w.claim, w.number, node)
 }
 
-// invite creates a pod of each guest, some of them with a new claim, which is bound when the pod has a node.
-func (c *churn) invite(ctx context.Context) error {
-	for _, g := range c.guests {
+// createScheduled creates a pod without a node for each scheduled volume, some with a new claim, which is bound when the pod has a node.
+func (c *churn) createScheduled(ctx context.Context) error {
+	for _, g := range c.scheduled {
 		if g.claim == "" || c.random.IntN(3) == 0 {
 			if err := c.renew(ctx, g); err != nil {
 				return err
@@ -156,27 +156,27 @@ func (c *churn) invite(ctx context.Context) error {
 	return nil
 }
 
-// renew gives up the claim of a guest, and makes another one: an empty one, or one that is restored from a snapshot of the first. The
+// renew replaces the claim of a scheduled volume by an empty one, or by one that is restored from a snapshot of the first. The
 // first one is deleted while the snapshot is taken.
-func (c *churn) renew(ctx context.Context, g *wanderer) error {
+func (c *churn) renew(ctx context.Context, g *movingVolume) error {
 	c.claims++
-	claim := fmt.Sprintf("guest-%d", c.claims)
+	claim := fmt.Sprintf("scheduled-%d", c.claims)
 	if g.claim != "" && c.random.IntN(3) > 0 {
-		return c.takeOver(ctx, g, claim)
+		return c.restoreClaim(ctx, g, claim)
 	}
 	if g.claim != "" {
 		if err := c.deleteClaim(ctx, g.claim); err != nil {
 			return err
 		}
 	}
-	*g = wanderer{claim: claim}
+	*g = movingVolume{claim: claim}
 	return c.createClaimOf(ctx, lateClass, g.claim, "16Mi")
 }
 
-// takeOver gives a guest a claim that is restored from a snapshot of its old one.
-func (c *churn) takeOver(ctx context.Context, g *wanderer, claim string) error {
+// restoreClaim replaces the claim of a scheduled volume by one that is restored from a snapshot of it.
+func (c *churn) restoreClaim(ctx context.Context, g *movingVolume, claim string) error {
 	c.taken++
-	a := album{guest: g, snapshot: fmt.Sprintf("snapshot-%d", c.taken), lines: c.told.written(g.claim)}
+	a := restore{volume: g, snapshot: fmt.Sprintf("snapshot-%d", c.taken), lines: c.transcript.written(g.claim)}
 	if err := c.createSnapshot(ctx, a.snapshot, g.claim); err != nil {
 		return err
 	}
@@ -189,8 +189,8 @@ func (c *churn) takeOver(ctx context.Context, g *wanderer, claim string) error {
 	if err := c.createRestored(ctx, claim, a.snapshot); err != nil {
 		return err
 	}
-	*g = wanderer{claim: claim}
-	c.albums = append(c.albums, a)
+	*g = movingVolume{claim: claim}
+	c.restores = append(c.restores, a)
 	return nil
 }
 
@@ -203,25 +203,25 @@ func (c *churn) awaitProtected(ctx context.Context, claim string) error {
 	})
 }
 
-// awaitAlbums waits until what is restored has been read, and deletes the snapshots.
-func (c *churn) awaitAlbums(ctx context.Context) error {
-	for _, a := range c.albums {
-		err := c.awaitRestored(ctx, podName(a.guest.claim, a.guest.number), a.lines)
+// awaitRestores waits until what is restored has been read, and deletes the snapshots.
+func (c *churn) awaitRestores(ctx context.Context) error {
+	for _, a := range c.restores {
+		err := c.awaitRestored(ctx, podName(a.volume.claim, a.volume.number), a.lines)
 		if err := errors.Join(err, c.deleteSnapshot(ctx, a.snapshot)); err != nil {
 			return err
 		}
 	}
-	c.albums = nil
+	c.restores = nil
 	return nil
 }
 
-// seeOff waits until the pod of each guest has run, and deletes all of them. Until then volumes that move may have to wait for
+// seeOff waits until each scheduled pod has run, and deletes all of them. Until then volumes that move may have to wait for
 // their places.
 func (c *churn) seeOff(ctx context.Context) error {
-	if err := errors.Join(c.awaitRunning(ctx, c.guests), c.awaitAlbums(ctx)); err != nil {
+	if err := errors.Join(c.awaitRunning(ctx, c.scheduled), c.awaitRestores(ctx)); err != nil {
 		return err
 	}
-	for _, g := range c.guests {
+	for _, g := range c.scheduled {
 		if err := c.deletePod(ctx, podName(g.claim, g.number)); err != nil {
 			return err
 		}
@@ -231,15 +231,15 @@ func (c *churn) seeOff(ctx context.Context) error {
 
 // awaitAll waits until the newest pod of every volume has found what was written, and writes more.
 func (c *churn) awaitAll(ctx context.Context) error {
-	return errors.Join(c.awaitRunning(ctx, c.volumes), c.told.wrong())
+	return errors.Join(c.awaitRunning(ctx, c.volumes), c.transcript.failures())
 }
 
-func (c *churn) awaitRunning(ctx context.Context, all []*wanderer) error {
+func (c *churn) awaitRunning(ctx context.Context, all []*movingVolume) error {
 	for _, w := range all {
-		if _, err := c.told.await(ctx, 0, "pod "+podName(w.claim, w.number)+" is running after line "); err != nil {
+		if _, err := c.transcript.await(ctx, 0, "pod "+podName(w.claim, w.number)+" is running after line "); err != nil {
 			return err
 		}
-		if err := c.told.awaitWritten(ctx, w.claim, c.told.written(w.claim)+1); err != nil {
+		if err := c.transcript.awaitWritten(ctx, w.claim, c.transcript.written(w.claim)+1); err != nil {
 			return err
 		}
 	}
@@ -248,11 +248,11 @@ func (c *churn) awaitRunning(ctx context.Context, all []*wanderer) error {
 
 // breakAgent kills an agent, which its parent starts again.
 func (c *churn) breakAgent(ctx context.Context) error {
-	node, place := c.pick(names("node", nodeCount)), c.told.now()
+	node, place := c.pick(names("node", nodeCount)), c.transcript.end()
 	if err := c.killAgent(node); err != nil {
 		return err
 	}
-	_, err := c.told.await(ctx, place, "agent of "+node+" is ready")
+	_, err := c.transcript.await(ctx, place, "agent of "+node+" is ready")
 	return err
 }
 
@@ -284,7 +284,7 @@ func (c *churn) breakNode(ctx context.Context) error {
 	}
 	dropped, err := c.dropPods(ctx, node)
 	errs := []error{err, c.fence(ctx, node)}
-	for _, w := range slices.Concat(c.volumes, c.guests) {
+	for _, w := range slices.Concat(c.volumes, c.scheduled) {
 		if slices.Contains(dropped, podName(w.claim, w.number)) {
 			errs = append(errs, c.moveTo(ctx, w, ""))
 		}
@@ -316,9 +316,9 @@ func (c *churn) dropPods(ctx context.Context, node string) ([]string, error) {
 
 // finish gives all volumes up and waits until nothing is left of them.
 func (c *churn) finish(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	all := slices.Concat(c.volumes, c.guests)
+	all := slices.Concat(c.volumes, c.scheduled)
 	for _, w := range all {
 		if err := c.deletePod(ctx, podName(w.claim, w.number)); err != nil {
 			return err
@@ -338,5 +338,5 @@ func (c *churn) finish(ctx context.Context) error {
 	if err := c.awaitNoSnapshots(ctx); err != nil {
 		return err
 	}
-	return c.nothingLeft(ctx)
+	return c.checkNothingLeft(ctx)
 }

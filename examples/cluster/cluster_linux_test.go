@@ -26,7 +26,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// TestMain plays the other roles where a test has started this binary for one.
+// TestMain runs another role if a test has started this binary for one.
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) != "" {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
@@ -45,7 +45,7 @@ func (o testOutput) Write(text []byte) (int, error) {
 // storages are how a cluster can have its volumes, by the names of tests.
 var storages = map[string]options{"as they are": {}, "through CSI": {csi: true}}
 
-func TestPlay(t *testing.T) {
+func TestDemo(t *testing.T) {
 	mounttest.RequireRoot(t)
 	// TMPDIR may be too long for sockets: here it has a short name.
 	require.NoError(t, unix.Mount(os.TempDir(), "/mnt", "", unix.MS_BIND, ""))
@@ -55,15 +55,15 @@ func TestPlay(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			o.dir = fmt.Sprintf("/mnt/plays-csi-%t", o.csi)
-			require.NoError(t, play(ctx, o, newOutput(testOutput{t})))
+			o.dir = fmt.Sprintf("/mnt/demo-csi-%t", o.csi)
+			require.NoError(t, runDemo(ctx, o, newOutput(testOutput{t})))
 			require.NoError(t, os.Remove(o.dir), "the directory that it was given is there, and empty")
 		})
 	}
 }
 
-// TestAPlayThatCannotBeginSaysSo at once, and with the exit code of an error.
-func TestAPlayThatCannotBeginSaysSo(t *testing.T) {
+// TestADemoThatCannotBeginSaysSo at once, and with the exit code of an error.
+func TestADemoThatCannotBeginSaysSo(t *testing.T) {
 	mounttest.RequireRoot(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env, cmd.Dir = append(os.Environ(), roleVariable+"=1"), "/"
@@ -79,7 +79,7 @@ func TestAPlayThatCannotBeginSaysSo(t *testing.T) {
 func TestADirectoryThatIsTooLongForSocketsIsRefused(t *testing.T) {
 	mounttest.RequireRoot(t)
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", maxSocket))
-	require.ErrorIs(t, play(t.Context(), options{dir: dir, csi: true}, newOutput(testOutput{t})), volume.ErrInvalid)
+	require.ErrorIs(t, runDemo(t.Context(), options{dir: dir, csi: true}, newOutput(testOutput{t})), volume.ErrInvalid)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -126,7 +126,7 @@ func testChurn(t *testing.T, o options, seed uint64, length time.Duration) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), length+5*time.Minute)
 	defer cancel()
-	c, err := newCast(ctx, dir, o, testOutput{t})
+	c, err := newCluster(ctx, dir, o, testOutput{t})
 	require.NoError(t, err)
 	defer func() {
 		assert.NoError(t, c.killAll())

@@ -41,7 +41,7 @@ type controller struct {
 
 // run works when it is this process's turn, until ctx ends.
 func (c *controller) run(ctx context.Context) error {
-	return takeTurns(ctx, c.store, turn("controller", c.options.name), c.out, func(ctx context.Context, fenced store.Store) error {
+	return runWhileLeading(ctx, c.store, leaseOf("controller", c.options.name), c.out, func(ctx context.Context, fenced store.Store) error {
 		c.out.say(leads)
 		return c.lead(ctx, fenced)
 	})
@@ -85,7 +85,7 @@ func (c *controller) controlVolumes(ctx context.Context, disks volume.VolumePlug
 		MaxWaitForUnmount: -1, // Nothing is taken from a node for its silence alone.
 	})
 	room, err := capacity.New(plugins, s, capacity.Options{
-		Namespace: "cluster", Segments: map[string][]map[string]string{loopblock.Name: {{shelfLabel: diskShelf}}},
+		Namespace: "cluster", Segments: map[string][]map[string]string{loopblock.Name: {{segmentLabel: diskSegment}}},
 		Events: events, Logger: logger, InitialBackoff: quickly().Initial, MaxBackoff: quickly().Max,
 	})
 	if err != nil {
@@ -96,14 +96,14 @@ func (c *controller) controlVolumes(ctx context.Context, disks volume.VolumePlug
 	return runAll(ctx, claims.Run, sizes.Run, attachments.Run, room.Run, snapshots.Run)
 }
 
-// turn is a lease that one process of a kind has at a time.
-func turn(name, holder string) leader.Options {
+// leaseOf is a lease that one process of a kind has at a time.
+func leaseOf(name, holder string) leader.Options {
 	return leader.Options{Name: types.NamespacedName{Namespace: "cluster", Name: name}, Holder: holder, TTL: leaseTime}
 }
 
-// takeTurns waits until this process leads, works, and waits again, until ctx ends. The work writes to a store that refuses writes
+// runWhileLeading waits until this process leads, works, and waits again, until ctx ends. The work writes to a store that refuses writes
 // of a process that does not lead any more.
-func takeTurns(
+func runWhileLeading(
 	ctx context.Context, s *etcd.Store, options leader.Options, out *output, work func(context.Context, store.Store) error,
 ) error {
 	for ctx.Err() == nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // csiObject says what a node cannot ask the controller service: volumes are attached. Here it is part of the program. An
-// orchestrator whose users bring drivers has such objects in its store (csidriver.StoredObjects). The play stores it for the
+// orchestrator whose users bring drivers has such objects in its store (csidriver.StoredObjects). The demo stores it for the
 // schedulers: they look at how much can still be made.
 var csiObject = &storagev1.CSIDriver{
 	ObjectMeta: metav1.ObjectMeta{Name: loopblock.Driver},
@@ -30,7 +30,7 @@ var csiObject = &storagev1.CSIDriver{
 func controllerService(o options) csiserver.Options {
 	return csiserver.Options{
 		Services: csiserver.ControllerOnly, StateDir: filepath.Join(o.shared, "driver"),
-		Topology: map[string]string{shelfLabel: diskShelf},
+		Topology: map[string]string{segmentLabel: diskSegment},
 	}
 }
 
@@ -39,7 +39,7 @@ func nodeService(o options) csiserver.Options {
 	return csiserver.Options{
 		Services: csiserver.NodeOnly,
 		StateDir: filepath.Join(o.dir, "driver", "state"), RuntimeDir: filepath.Join(runDir(o), "driver"),
-		Topology: map[string]string{shelfLabel: o.shelf},
+		Topology: map[string]string{segmentLabel: o.segment},
 	}
 }
 
@@ -87,8 +87,8 @@ func socketIn(dir string) string { return filepath.Join(dir, "csi.sock") }
 // maxSocket is how long the path of a socket may be that csiserver makes.
 const maxSocket = 101
 
-// checkPlayDir refuses a directory in which the sockets of a play would have too long paths.
-func checkPlayDir(dir string) error {
+// checkDemoDir refuses a directory in which the sockets of a demo would have too long paths.
+func checkDemoDir(dir string) error {
 	longest := socketIn(filepath.Join(dir, names("controller", controllerCount)[0]))
 	if len(longest) <= maxSocket {
 		return nil

@@ -19,7 +19,7 @@ import (
 // give the image to a node, which the controller writes into etcd, as a disk array would keep it by itself; the node makes the loop device when it waits for the attachment, and
 // takes that off with the staging directory.
 //
-// Each node at the shelf of disks can have each volume, up to volumesPerNode; other nodes can have none.
+// Each node in the segment of the disks can have each volume, up to volumesPerNode; other nodes can have none.
 //
 // Everything else, from making an image to its filesystem, is loop-block's.
 type disks struct {
@@ -39,10 +39,10 @@ func newDisks(shared string, node types.NodeName, holders *etcd.Store, mounter m
 }
 
 const (
-	// shelfLabel is the label of a node that says which shelf of disks it can reach.
-	shelfLabel = "cluster.volumekit.io/shelf"
-	// diskShelf is where the disks are.
-	diskShelf = "disks"
+	// segmentLabel is the label of a node that names its topology segment: which disks it can reach.
+	segmentLabel = "cluster.volumekit.io/segment"
+	// diskSegment is where the disks are.
+	diskSegment = "disks"
 	// volumesPerNode is how many volumes a node can have.
 	volumesPerNode = 3
 )
@@ -53,7 +53,7 @@ func (d *disks) GetVolumeLimits(context.Context) (map[string]int64, error) { //n
 	return map[string]int64{d.VolumeLimitKey(nil): volumesPerNode}, nil
 }
 
-// GetCapacity implements volume.VolumePluginWithCapacity: the segment is the shelf, and all of it is in one directory.
+// GetCapacity implements volume.VolumePluginWithCapacity: the segment has one directory for all images.
 func (d *disks) GetCapacity(ctx context.Context, o volume.CapacityOptions) (volume.Capacity, error) {
 	o.Segment = nil
 	return d.Plugin.GetCapacity(ctx, o)
@@ -65,7 +65,7 @@ func (d *disks) NewProvisioner(o volume.VolumeOptions) (volume.Provisioner, erro
 	return provisioner{local}, err
 }
 
-// provisioner makes volumes for the shelf, whichever node there was selected.
+// provisioner makes volumes for the whole segment, whichever node was selected.
 type provisioner struct{ volume.Provisioner }
 
 // Provision implements volume.Provisioner.
@@ -75,7 +75,7 @@ func (p provisioner) Provision(ctx context.Context, _ *v1.Node, _ []v1.TopologyS
 		return nil, err
 	}
 	pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
-		MatchExpressions: []v1.NodeSelectorRequirement{{Key: shelfLabel, Operator: v1.NodeSelectorOpIn, Values: []string{diskShelf}}},
+		MatchExpressions: []v1.NodeSelectorRequirement{{Key: segmentLabel, Operator: v1.NodeSelectorOpIn, Values: []string{diskSegment}}},
 	}}}}
 	return pv, nil
 }
@@ -109,7 +109,7 @@ type attacher struct {
 	disks *disks
 }
 
-// Attach runs in the controller. That the node lives, and that no other node has the image, are looked at by etcd in the
+// Attach runs in the controller. etcd checks that the node is alive, and that no other node has the image, in the
 // transaction that gives it the image.
 func (a attacher) Attach(ctx context.Context, spec *volume.Spec, node types.NodeName) (string, error) {
 	name, err := a.disks.GetVolumeName(spec)

@@ -6,10 +6,10 @@
 //	sudo /tmp/cluster -csi
 //	sudo /tmp/cluster -http 127.0.0.1:8080
 //
-// Each of these commands is the play, the second one with its volumes through CSI, the third one with pages to look at: it starts everything, plays a story, says what
+// Each of these commands runs the demo, the second one with its volumes through CSI, the third one with pages: it starts everything, runs the steps, says what
 // it does, and takes everything away. It needs root, and touches nothing but a directory of its own.
 //
-// # The cast
+// # The processes
 //
 //   - "cluster member" is one member of etcd, where all objects are.
 //   - "cluster controller" binds claims and makes volumes (controller/persistentvolume), lets them grow (controller/expand),
@@ -19,7 +19,7 @@
 //   - "cluster scheduler" gives nodes to pods that have none (controller/scheduling): to nodes that can have their volumes, beside
 //     those that they have, and have enough storage for new ones. Two of them work at the same time.
 //   - "cluster node" holds the mount namespace of one node and keeps an agent running in it. When it is killed, so is the node.
-//   - "cluster agent" embeds the volume manager, and plays the containers of its pods: each writes numbered lines to its volume.
+//   - "cluster agent" embeds the volume manager, and runs the containers of its pods: each writes numbered lines to its volume.
 //     It can be killed without its mounts, and goes on with them.
 //
 // # The storage
@@ -44,5 +44,5 @@
 // # Fencing
 //
 // A node that is silent may be alive: nothing is taken from it for that. Once an operator or a program has made sure that it is dead,
-// for example by turning its power off, a taint says so, and its volumes go to others. The play kills the node before it says so.
+// for example by turning its power off, a taint says so, and its volumes go to others. The demo kills the node before it says so.
 package main

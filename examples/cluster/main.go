@@ -30,9 +30,9 @@ type options struct {
 	etcd    string // the members' addresses for clients
 	cluster string // the members' names and addresses for each other
 	client  string // a member's address for clients
-	shelf   string // which shelf of disks a node can reach
+	segment string // the topology segment of a node
 	csi     bool   // volumes are served through CSI
-	http    string // the address of a process's page; of a play the first one
+	http    string // the address of a process's page; of the demo the first one
 	tick    time.Duration
 }
 
@@ -42,14 +42,14 @@ type role struct {
 	needs []string // the flags without which it cannot be
 }
 
-// roles are what this program can be. The one without a name is the play.
+// roles are what this program can run. The one without a name is the demo.
 var roles = map[string]role{
-	"":           {be: play},
-	"member":     {be: beMember, needs: []string{"name", "dir", "cluster", "client"}},
-	"controller": {be: beController, needs: []string{"name", "dir", "shared", "etcd"}},
-	"scheduler":  {be: beScheduler, needs: []string{"name", "etcd"}},
-	"node":       {be: beNode, needs: []string{"name", "dir", "shared", "etcd"}},
-	"agent":      {be: beAgent, needs: []string{"name", "dir", "shared", "etcd"}},
+	"":           {be: runDemo},
+	"member":     {be: startMember, needs: []string{"name", "dir", "cluster", "client"}},
+	"controller": {be: startController, needs: []string{"name", "dir", "shared", "etcd"}},
+	"scheduler":  {be: startScheduler, needs: []string{"name", "etcd"}},
+	"node":       {be: startNode, needs: []string{"name", "dir", "shared", "etcd"}},
+	"agent":      {be: startAgent, needs: []string{"name", "dir", "shared", "etcd"}},
 }
 
 // run is the program: it returns the exit code, which is 0 when all went well or a signal ended it, 1 when something did not,
@@ -87,14 +87,14 @@ func parse(args, needs []string, stderr io.Writer) (options, error) {
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.name, "name", "", "`name` of the process")
-	flags.StringVar(&o.dir, "dir", "", "`directory` of its own; the play makes a new one in it")
+	flags.StringVar(&o.dir, "dir", "", "`directory` of its own; the demo makes a new one in it")
 	flags.StringVar(&o.shared, "shared", "", "`directory` of the images, which all nodes share")
 	flags.StringVar(&o.etcd, "etcd", "", "`addresses` of etcd, with commas between them")
 	flags.StringVar(&o.cluster, "cluster", "", "`members` of etcd, name=address with commas between them")
 	flags.StringVar(&o.client, "client", "", "`address` of a member for clients")
-	flags.StringVar(&o.shelf, "shelf", diskShelf, "`shelf` of disks that a node can reach")
+	flags.StringVar(&o.segment, "segment", diskSegment, "topology `segment` of the node")
 	flags.BoolVar(&o.csi, "csi", false, "serve the volumes through CSI")
-	flags.StringVar(&o.http, "http", "", "`address` of a page that shows volumes; the play gives each process the next port")
+	flags.StringVar(&o.http, "http", "", "`address` of a page that shows volumes; the demo gives each process the next port")
 	flags.DurationVar(&o.tick, "tick", 20*time.Millisecond, "`time` between two lines that a pod writes")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -110,11 +110,11 @@ func parse(args, needs []string, stderr io.Writer) (options, error) {
 	return o, nil
 }
 
-func beMember(ctx context.Context, o options, _ *output) error {
+func startMember(ctx context.Context, o options, _ *output) error {
 	return runMember(ctx, memberOptions{name: o.name, dir: o.dir, cluster: o.cluster, client: o.client})
 }
 
-func beController(ctx context.Context, o options, out *output) error {
+func startController(ctx context.Context, o options, out *output) error {
 	s, closeStore, err := openStore(ctx, strings.Split(o.etcd, ","))
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func beController(ctx context.Context, o options, out *output) error {
 	return errors.Join(err, closeStore())
 }
 
-func beScheduler(ctx context.Context, o options, out *output) error {
+func startScheduler(ctx context.Context, o options, out *output) error {
 	s, closeStore, err := openStore(ctx, strings.Split(o.etcd, ","))
 	if err != nil {
 		return err
@@ -135,11 +135,11 @@ func beScheduler(ctx context.Context, o options, out *output) error {
 	return errors.Join(newScheduler(s, out).run(ctx), closeStore())
 }
 
-func beNode(ctx context.Context, o options, out *output) error {
+func startNode(ctx context.Context, o options, out *output) error {
 	return holdNode(ctx, runDir(o), os.Args[2:], out)
 }
 
-func beAgent(ctx context.Context, o options, out *output) error {
+func startAgent(ctx context.Context, o options, out *output) error {
 	s, closeStore, err := openStore(ctx, strings.Split(o.etcd, ","))
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func beAgent(ctx context.Context, o options, out *output) error {
 	node, mounter := types.NodeName(o.name), mount.New(mount.Options{})
 	err = withPlugin(ctx, o, newDisks(o.shared, node, s, mounter), nodeService(o), func(ctx context.Context, disks volume.VolumePlugin) error {
 		a, err := newAgent(ctx, agentOptions{
-			node: node, shelf: o.shelf, root: filepath.Join(o.dir, "root"), run: runDir(o), mounter: mounter, disks: disks, tick: o.tick, http: o.http,
+			node: node, segment: o.segment, root: filepath.Join(o.dir, "root"), run: runDir(o), mounter: mounter, disks: disks, tick: o.tick, http: o.http,
 		}, s, out)
 		if err != nil {
 			return err

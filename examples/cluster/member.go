@@ -22,7 +22,7 @@ type memberOptions struct {
 func runMember(ctx context.Context, o memberOptions) error {
 	config := embed.NewConfig()
 	config.Name, config.Dir = o.name, filepath.Join(o.dir, o.name)
-	config.LogLevel, config.LogOutputs = "panic", []string{"stderr"} // It logs that it loses its peers, which is the play.
+	config.LogLevel, config.LogOutputs = "panic", []string{"stderr"} // It logs that it loses its peers, which the demo kills.
 	config.InitialCluster = o.cluster
 	peer, err := url.Parse(addressOf(o.cluster, o.name))
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// className is the storage class of the play, whose volumes are made at once. Those of lateClass are made when a pod has a node.
+// className is the storage class of the demo, whose volumes are made at once. Those of lateClass are made when a pod has a node.
 const (
 	className = "image"
 	lateClass = "late-image"
 )
 
 // createClass makes the classes whose volumes are images, and says that schedulers are to look at how much can still be made.
-func (c *cast) createClass(ctx context.Context) error {
+func (c *cluster) createClass(ctx context.Context) error {
 	policy, late := v1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingWaitForFirstConsumer
 	classes := []store.Object{
 		csiObject,
@@ -43,16 +43,16 @@ func (c *cast) createClass(ctx context.Context) error {
 }
 
 // createClaim asks for a volume that one node can have at a time.
-func (c *cast) createClaim(ctx context.Context, name string) error {
+func (c *cluster) createClaim(ctx context.Context, name string) error {
 	return c.createClaimOf(ctx, className, name, "16Mi")
 }
 
-func (c *cast) createClaimOf(ctx context.Context, class, name, size string) error {
+func (c *cluster) createClaimOf(ctx context.Context, class, name, size string) error {
 	return c.create(ctx, newClaim(class, name, size))
 }
 
 // createRestored asks for a volume that is restored from a snapshot. It is made when its pod has a node.
-func (c *cast) createRestored(ctx context.Context, name, snapshot string) error {
+func (c *cluster) createRestored(ctx context.Context, name, snapshot string) error {
 	claim := newClaim(lateClass, name, "16Mi")
 	claim.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: new(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: snapshot}
 	return c.create(ctx, claim)
@@ -71,7 +71,7 @@ func newClaim(class, name, size string) *v1.PersistentVolumeClaim {
 
 // createPod has a pod run on a node, with the volume of a claim; without a node a scheduler chooses one. Its name is the claim's,
 // and a number.
-func (c *cast) createPod(ctx context.Context, claim string, number int, node string) error {
+func (c *cluster) createPod(ctx context.Context, claim string, number int, node string) error {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: podName(claim, number)},
 		Spec: v1.PodSpec{
@@ -93,7 +93,7 @@ func assign(pod *v1.Pod, node string) {
 }
 
 // create makes an object, which may be there from an earlier try whose answer was lost.
-func (c *cast) create(ctx context.Context, object store.Object) error {
+func (c *cluster) create(ctx context.Context, object store.Object) error {
 	return persist(ctx, func() error {
 		_, err := c.store.Create(ctx, object)
 		if errors.Is(err, store.ErrAlreadyExists) {
@@ -106,7 +106,7 @@ func (c *cast) create(ctx context.Context, object store.Object) error {
 func podName(claim string, number int) string { return fmt.Sprintf("%s-%d", claim, number) }
 
 // deletePod asks the agent of a pod to end it.
-func (c *cast) deletePod(ctx context.Context, name string) error {
+func (c *cluster) deletePod(ctx context.Context, name string) error {
 	return persist(ctx, func() error {
 		pod, err := store.Get[*v1.Pod](ctx, c.store, v1.NamespaceDefault, name)
 		if err == nil {
@@ -120,7 +120,7 @@ func (c *cast) deletePod(ctx context.Context, name string) error {
 }
 
 // dropPod takes a pod away whose node is dead: no agent lets it go.
-func (c *cast) dropPod(ctx context.Context, name string) error {
+func (c *cluster) dropPod(ctx context.Context, name string) error {
 	if err := c.deletePod(ctx, name); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *cast) dropPod(ctx context.Context, name string) error {
 }
 
 // deleteClaim gives a volume up, with what it holds.
-func (c *cast) deleteClaim(ctx context.Context, name string) error {
+func (c *cluster) deleteClaim(ctx context.Context, name string) error {
 	return persist(ctx, func() error {
 		claim, err := store.Get[*v1.PersistentVolumeClaim](ctx, c.store, v1.NamespaceDefault, name)
 		if err == nil {
@@ -151,14 +151,14 @@ func (c *cast) deleteClaim(ctx context.Context, name string) error {
 	})
 }
 
-// fence says that a node is dead for certain, and unfence that it is another life of it that runs now.
-func (c *cast) fence(ctx context.Context, node string) error {
+// fence says that a node is dead for certain, and unfence that it was started again.
+func (c *cluster) fence(ctx context.Context, node string) error {
 	return c.taint(ctx, node, []v1.Taint{{Key: v1.TaintNodeOutOfService, Value: "dead", Effect: v1.TaintEffectNoExecute}})
 }
 
-func (c *cast) unfence(ctx context.Context, node string) error { return c.taint(ctx, node, nil) }
+func (c *cluster) unfence(ctx context.Context, node string) error { return c.taint(ctx, node, nil) }
 
-func (c *cast) taint(ctx context.Context, node string, taints []v1.Taint) error {
+func (c *cluster) taint(ctx context.Context, node string, taints []v1.Taint) error {
 	return persist(ctx, func() error {
 		found, err := store.Get[*v1.Node](ctx, c.store, "", node)
 		if err != nil {
@@ -175,18 +175,18 @@ func awaitNone[T store.Object](ctx context.Context, s store.Store, unwanted func
 	return persist(ctx, func() error { return store.WaitForNone(ctx, s, unwanted) })
 }
 
-// snapshotClassName is the class of snapshots of the play.
+// snapshotClassName is the class of snapshots of the demo.
 const snapshotClassName = "copy"
 
 // createSnapshot asks for a snapshot of the volume of a claim.
-func (c *cast) createSnapshot(ctx context.Context, name, claim string) error {
+func (c *cluster) createSnapshot(ctx context.Context, name, claim string) error {
 	snap := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: v1.NamespaceDefault, Name: name}}
 	snap.Spec.Source.PersistentVolumeClaimName, snap.Spec.VolumeSnapshotClassName = &claim, new(snapshotClassName)
 	return c.create(ctx, snap)
 }
 
 // deleteSnapshot gives a snapshot up. It stays until the claims that are restored from it are bound.
-func (c *cast) deleteSnapshot(ctx context.Context, name string) error {
+func (c *cluster) deleteSnapshot(ctx context.Context, name string) error {
 	return persist(ctx, func() error {
 		snap, err := store.Get[*snapshotv1.VolumeSnapshot](ctx, c.store, v1.NamespaceDefault, name)
 		if err == nil {
@@ -200,7 +200,7 @@ func (c *cast) deleteSnapshot(ctx context.Context, name string) error {
 }
 
 // awaitNoSnapshots waits until no snapshot is left, and no content of one.
-func (c *cast) awaitNoSnapshots(ctx context.Context) error {
+func (c *cluster) awaitNoSnapshots(ctx context.Context) error {
 	return errors.Join(
 		awaitNone(ctx, c.store, func(*snapshotv1.VolumeSnapshot) bool { return true }),
 		awaitNone(ctx, c.store, func(*snapshotv1.VolumeSnapshotContent) bool { return true }))

@@ -27,9 +27,9 @@ func TestPagesShowTheCluster(t *testing.T) {
 	mounttest.RequireRoot(t)
 	dir, err := os.MkdirTemp("", "volumekit-page-") //nolint:usetesting // It is cleaned when no device has a file in it.
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*stepTimeout)
 	defer cancel()
-	c, err := newCast(ctx, dir, options{http: "127.0.0.1:0"}, testOutput{t})
+	c, err := newCluster(ctx, dir, options{http: "127.0.0.1:0"}, testOutput{t})
 	require.NoError(t, err)
 	defer func() {
 		assert.NoError(t, c.killAll())
@@ -83,7 +83,7 @@ func TestPagesShowTheCluster(t *testing.T) {
 }
 
 // awaitCluster reads the page of a controller until it is as it should be.
-func awaitCluster(ctx context.Context, t *testing.T, c *cast, name string, is func(inspect.ClusterAnswer) bool) inspect.ClusterAnswer {
+func awaitCluster(ctx context.Context, t *testing.T, c *cluster, name string, is func(inspect.ClusterAnswer) bool) inspect.ClusterAnswer {
 	t.Helper()
 	var answer inspect.ClusterAnswer
 	require.NoError(t, persist(ctx, func() error {
@@ -103,9 +103,9 @@ func awaitCluster(ctx context.Context, t *testing.T, c *cast, name string, is fu
 	return answer
 }
 
-// readPage reads a page of a process, at the address that it has told last.
-func readPage(ctx context.Context, c *cast, name, path string) ([]byte, error) {
-	line, err := c.told.last(name + ": " + pageIsAt)
+// readPage reads a page of a process, at the address that it has printed last.
+func readPage(ctx context.Context, c *cluster, name, path string) ([]byte, error) {
+	line, err := c.transcript.last(name + ": " + pageIsAt)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func TestAPlayWhosePagesHaveNoAddressSaysSo(t *testing.T) {
 	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
-	_, err = newCast(t.Context(), t.TempDir(), options{http: taken.Addr().String()}, testOutput{t})
+	_, err = newCluster(t.Context(), t.TempDir(), options{http: taken.Addr().String()}, testOutput{t})
 	require.ErrorContains(t, err, "-http "+taken.Addr().String())
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
 }

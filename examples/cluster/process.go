@@ -18,14 +18,14 @@ type process struct {
 	ended chan struct{} // closed when it, and all that it printed, has come to an end
 }
 
-// startProcess starts this program again, in another role. Each line that it prints goes to told. It is in a process group of
+// startProcess starts this program again, in another role. printed is called with each line that it prints. It is in a process group of
 // its own, with what it starts, and is killed when this process dies.
-func startProcess(name string, args []string, told func(from, line string)) (*process, error) {
+func startProcess(name string, args []string, printed func(from, line string)) (*process, error) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("/proc/self/exe", args...) //nolint:noctx // It is stopped and killed by what it plays.
+	cmd := exec.Command("/proc/self/exe", args...) //nolint:noctx // It is stopped and killed by the demo.
 	cmd.Args[0] = name
 	cmd.Env = append(os.Environ(), roleVariable+"=1")
 	cmd.Stdout, cmd.Stderr = writer, writer
@@ -37,20 +37,20 @@ func startProcess(name string, args []string, told func(from, line string)) (*pr
 		reader.Close()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	go p.listen(reader, told)
+	go p.listen(reader, printed)
 	return p, nil
 }
 
 // listen hands on what a process prints, and then waits for its end.
-func (p *process) listen(reader io.ReadCloser, told func(from, line string)) {
+func (p *process) listen(reader io.ReadCloser, printed func(from, line string)) {
 	defer close(p.ended)
 	defer reader.Close()
 	lines := bufio.NewScanner(reader)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		told(p.name, lines.Text())
+		printed(p.name, lines.Text())
 	}
-	_ = p.cmd.Wait() // That it was killed is part of the play.
+	_ = p.cmd.Wait() // The demo kills processes.
 }
 
 // kill ends a process, and with it all that it started, as a crash does.
@@ -74,5 +74,5 @@ func (p *process) stop(ctx context.Context) error {
 	}
 }
 
-// roleVariable is set for the processes that a play starts, so that a test binary knows that it is one of them.
+// roleVariable is set for the processes that the demo starts, so that a test binary knows that it is one of them.
 const roleVariable = "VOLUMEKIT_CLUSTER_ROLE"

@@ -44,12 +44,12 @@ func newScheduler(s store.Transactor, out *output) *scheduler {
 		store: s, out: out, pods: store.NewMirror[*v1.Pod](s, mirrors), nodes: store.NewMirror[*v1.Node](s, mirrors),
 		changed: make(chan struct{}, 1), binding: make(map[types.UID]string), waiting: make(map[types.UID]string),
 	}
-	c.volumes = scheduling.New(s, scheduling.Options{Mirrors: mirrors, Changed: func(scheduling.ClusterEvent) { c.lookAgain() }})
+	c.volumes = scheduling.New(s, scheduling.Options{Mirrors: mirrors, Changed: func(scheduling.ClusterEvent) { c.requeueAll() }})
 	return c
 }
 
-// lookAgain has all pods without a node looked at. With many of them, keep what each waits for: see scheduling.Waits.
-func (s *scheduler) lookAgain() {
+// requeueAll has all pods without a node looked at. With many of them, keep what each waits for: see scheduling.Waits.
+func (s *scheduler) requeueAll() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -65,8 +65,8 @@ func (s *scheduler) run(ctx context.Context) error {
 
 func (s *scheduler) follow(ctx context.Context) error {
 	var following sync.WaitGroup
-	following.Go(func() { s.pods.Follow(ctx, func(*v1.Pod) { s.lookAgain() }) })
-	following.Go(func() { s.nodes.Follow(ctx, func(*v1.Node) { s.lookAgain() }) })
+	following.Go(func() { s.pods.Follow(ctx, func(*v1.Pod) { s.requeueAll() }) })
+	following.Go(func() { s.nodes.Follow(ctx, func(*v1.Node) { s.requeueAll() }) })
 	following.Wait()
 	return nil
 }
@@ -133,7 +133,7 @@ func (s *scheduler) placeOne(ctx context.Context, pod *v1.Pod) error {
 		s.mu.Lock()
 		delete(s.binding, pod.UID)
 		s.mu.Unlock()
-		s.lookAgain()
+		s.requeueAll()
 	})
 	return nil
 }

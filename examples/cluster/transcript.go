@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// transcript is what the processes have printed, in order. It is what a play knows of them.
+// transcript is what the processes have printed, in order. The demo reads it to see what they do.
 type transcript struct {
 	mu     sync.Mutex
 	to     io.Writer // of what is worth reading; nil: nothing is
@@ -24,8 +24,8 @@ func newTranscript(to io.Writer) *transcript {
 	return &transcript{to: to, wrote: make(map[string]int), more: make(chan struct{})}
 }
 
-// told takes a line of a process. That a line was written is told often and shown seldom.
-func (t *transcript) told(from, line string) {
+// add adds a line of a process. Lines that say that a pod has written are not shown: there are many.
+func (t *transcript) add(from, line string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	close(t.more)
@@ -56,8 +56,8 @@ func volumeOf(pod string) string {
 	return pod[:max(i, 0)]
 }
 
-// now is a place in the transcript: its end.
-func (t *transcript) now() int {
+// end is a place in the transcript: its end.
+func (t *transcript) end() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.lines)
@@ -70,8 +70,8 @@ func (t *transcript) written(volume string) int {
 	return t.wrote[volume]
 }
 
-// wrong returns an error when a process has said that something is wrong.
-func (t *transcript) wrong() error {
+// failures returns an error when a process has said that something is wrong.
+func (t *transcript) failures() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.failed) > 0 {

@@ -18,7 +18,7 @@ import (
 // journalName is the file that containers write.
 const journalName = "journal"
 
-// workload is what plays the container of a pod: it writes numbered lines to its volume, each synced, and tells of each.
+// workload stands for the container of a pod: it writes numbered lines to its volume, syncs each, and reports it.
 // It goes on where the one before it ended, whichever pod that was of and on whichever node.
 type workload struct {
 	pod  string

@@ -15,17 +15,17 @@ import (
 	"github.com/volumekit/volumekit/mount/loop"
 )
 
-// scene is one part of the story.
-type scene struct {
+// step is one step of the demo.
+type step struct {
 	title string
-	play  func(context.Context, *cast) error
+	run   func(context.Context, *cluster) error
 }
 
-// claimName is the claim of the story.
+// claimName is the claim of most steps.
 const claimName = "diary"
 
-// scenes are the story, in order.
-var scenes = []scene{
+// steps are the steps of the demo, in order.
+var steps = []step{
 	{"a claim gets a volume, and a pod on node-1 writes to it", firstPod},
 	{"the pod moves to node-2, and goes on where it was", moves(2, "node-2")},
 	{"the agent of node-2 is killed: its mounts stay, and it finds them", killedAgent},
@@ -34,15 +34,15 @@ var scenes = []scene{
 	{"node-1 dies: its volume is held back until it is known to be dead, and goes to node-2 then", deadNode},
 	{"a pod comes without a node: the scheduler finds one, though not for a volume that is too large", placedPod},
 	{"a snapshot of its volume is taken, and a pod on a volume that is restored from it goes on where the first one was", restoredPod},
-	{"the claims are deleted, and their volumes with them", theEnd},
+	{"the claims are deleted, and their volumes with them", deleteAll},
 }
 
-// errNotRoot is the error of a play that cannot begin.
+// errNotRoot is the error of a demo that cannot begin.
 var errNotRoot = errors.New("the nodes mount and have loop devices: run it as root")
 
-// play is the play: it makes a directory of its own, starts a cluster there, plays the story, ends everything and takes
+// runDemo runs the demo: it makes a directory of its own, starts a cluster there, runs the steps, ends everything and takes
 // the directory away. It is whole in the end, or the error names what is left.
-func play(ctx context.Context, o options, out *output) error {
+func runDemo(ctx context.Context, o options, out *output) error {
 	if os.Geteuid() != 0 {
 		return errNotRoot
 	}
@@ -56,39 +56,39 @@ func play(ctx context.Context, o options, out *output) error {
 		return err
 	}
 	out.say("everything lies in %s", dir)
-	return errors.Join(playIn(ctx, dir, o, out), clean(dir))
+	return errors.Join(runDemoIn(ctx, dir, o, out), clean(dir))
 }
 
-func playIn(ctx context.Context, dir string, o options, out *output) (err error) {
+func runDemoIn(ctx context.Context, dir string, o options, out *output) (err error) {
 	if o.csi {
-		if err := checkPlayDir(dir); err != nil {
+		if err := checkDemoDir(dir); err != nil {
 			return err
 		}
 	}
-	c, err := newCast(ctx, dir, o, out)
+	c, err := newCluster(ctx, dir, o, out)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.killAll()) }()
-	for i, s := range scenes {
-		out.say("\n%d/%d  %s", i+1, len(scenes), s.title)
-		if err := c.playScene(ctx, s); err != nil {
+	for i, s := range steps {
+		out.say("\n%d/%d  %s", i+1, len(steps), s.title)
+		if err := c.runStep(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s.title, err)
 		}
 	}
 	out.say("\nthe processes end")
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	return c.stopAll(ctx)
 }
 
-func (c *cast) playScene(ctx context.Context, s scene) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (c *cluster) runStep(ctx context.Context, s step) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	return errors.Join(s.play(ctx, c), c.told.wrong())
+	return errors.Join(s.run(ctx, c), c.transcript.failures())
 }
 
-func firstPod(ctx context.Context, c *cast) error {
+func firstPod(ctx context.Context, c *cluster) error {
 	if err := c.createClass(ctx); err != nil {
 		return err
 	}
@@ -98,12 +98,12 @@ func firstPod(ctx context.Context, c *cast) error {
 	if err := c.createPod(ctx, claimName, 1, "node-1"); err != nil {
 		return err
 	}
-	return c.told.awaitWritten(ctx, claimName, 10)
+	return c.transcript.awaitWritten(ctx, claimName, 10)
 }
 
-// moves returns the scene in which the pod that runs makes room for the next one, on another node.
-func moves(number int, node string) func(context.Context, *cast) error {
-	return func(ctx context.Context, c *cast) error {
+// moves returns the step in which the pod that runs makes room for the next one, on another node.
+func moves(number int, node string) func(context.Context, *cluster) error {
+	return func(ctx context.Context, c *cluster) error {
 		if err := c.deletePod(ctx, podName(claimName, number-1)); err != nil {
 			return err
 		}
@@ -115,12 +115,12 @@ func moves(number int, node string) func(context.Context, *cast) error {
 }
 
 // awaitRunning waits until a pod has found every line that was written before, and writes more.
-func (c *cast) awaitRunning(ctx context.Context, number int) error {
-	line, err := c.told.await(ctx, 0, "pod "+podName(claimName, number)+" is running after line ")
+func (c *cluster) awaitRunning(ctx context.Context, number int) error {
+	line, err := c.transcript.await(ctx, 0, "pod "+podName(claimName, number)+" is running after line ")
 	if err != nil {
 		return err
 	}
-	return c.told.awaitWritten(ctx, claimName, lastNumber(line)+5)
+	return c.transcript.awaitWritten(ctx, claimName, lastNumber(line)+5)
 }
 
 // lastNumber returns the number at the end of a line.
@@ -130,18 +130,18 @@ func lastNumber(line string) int {
 	return number
 }
 
-func killedAgent(ctx context.Context, c *cast) error {
-	place := c.told.now()
+func killedAgent(ctx context.Context, c *cluster) error {
+	place := c.transcript.end()
 	if err := c.killAgent("node-2"); err != nil {
 		return err
 	}
-	if _, err := c.told.await(ctx, place, "pod "+podName(claimName, 2)+" is running after line "); err != nil {
+	if _, err := c.transcript.await(ctx, place, "pod "+podName(claimName, 2)+" is running after line "); err != nil {
 		return err
 	}
-	return c.told.awaitWritten(ctx, claimName, c.told.written(claimName)+5)
+	return c.transcript.awaitWritten(ctx, claimName, c.transcript.written(claimName)+5)
 }
 
-func killedController(ctx context.Context, c *cast) error {
+func killedController(ctx context.Context, c *cluster) error {
 	leader, err := c.leader(ctx)
 	if err != nil {
 		return err
@@ -156,14 +156,14 @@ func killedController(ctx context.Context, c *cast) error {
 }
 
 // leader returns the name of the controller that works.
-func (c *cast) leader(ctx context.Context) (string, error) {
-	if _, err := c.told.await(ctx, 0, leads); err != nil {
+func (c *cluster) leader(ctx context.Context) (string, error) {
+	if _, err := c.transcript.await(ctx, 0, leads); err != nil {
 		return "", err
 	}
-	return c.told.lastFrom(leads)
+	return c.transcript.lastFrom(leads)
 }
 
-func killedMember(ctx context.Context, c *cast) error {
+func killedMember(ctx context.Context, c *cluster) error {
 	if err := c.kill("member-1"); err != nil {
 		return err
 	}
@@ -173,8 +173,8 @@ func killedMember(ctx context.Context, c *cast) error {
 	return c.run("member-1")
 }
 
-func deadNode(ctx context.Context, c *cast) error {
-	place := c.told.now()
+func deadNode(ctx context.Context, c *cluster) error {
+	place := c.transcript.end()
 	if err := c.kill("node-1"); err != nil {
 		return err
 	}
@@ -182,10 +182,10 @@ func deadNode(ctx context.Context, c *cast) error {
 	if err := c.createPod(ctx, claimName, 5, "node-2"); err != nil {
 		return err
 	}
-	if _, err := c.told.await(ctx, place, "FailedAttachVolume"); err != nil {
+	if _, err := c.transcript.await(ctx, place, "FailedAttachVolume"); err != nil {
 		return err
 	}
-	if _, err := c.told.await(ctx, place, "node-1 is silent"); err != nil {
+	if _, err := c.transcript.await(ctx, place, "node-1 is silent"); err != nil {
 		return err
 	}
 	if err := c.dropPod(ctx, podName(claimName, 4)); err != nil {
@@ -202,18 +202,18 @@ func deadNode(ctx context.Context, c *cast) error {
 }
 
 // revive starts a node that was killed and fenced.
-func (c *cast) revive(ctx context.Context, node string) error {
-	place := c.told.now()
+func (c *cluster) revive(ctx context.Context, node string) error {
+	place := c.transcript.end()
 	if err := c.run(node); err != nil {
 		return err
 	}
-	if _, err := c.told.await(ctx, place, "agent of "+node+" is ready"); err != nil {
+	if _, err := c.transcript.await(ctx, place, "agent of "+node+" is ready"); err != nil {
 		return err
 	}
 	return c.unfence(ctx, node)
 }
 
-// The claims of the scene in which a scheduler places pods.
+// The claims of the step in which a scheduler places pods.
 const (
 	smallClaim = "small"
 	largeClaim = "large"
@@ -223,7 +223,7 @@ const (
 )
 
 // placedPod has two pods placed, of which one gets no node: there is not enough storage for its volume.
-func placedPod(ctx context.Context, c *cast) error {
+func placedPod(ctx context.Context, c *cluster) error {
 	for claim, size := range map[string]string{smallClaim: "16Mi", largeClaim: "1Pi"} {
 		if err := c.createClaimOf(ctx, lateClass, claim, size); err != nil {
 			return err
@@ -232,14 +232,14 @@ func placedPod(ctx context.Context, c *cast) error {
 			return err
 		}
 	}
-	if _, err := c.told.await(ctx, 0, "pod "+podName(largeClaim, 1)+" waits for a node"); err != nil {
+	if _, err := c.transcript.await(ctx, 0, "pod "+podName(largeClaim, 1)+" waits for a node"); err != nil {
 		return err
 	}
-	return c.told.awaitWritten(ctx, smallClaim, 5)
+	return c.transcript.awaitWritten(ctx, smallClaim, 5)
 }
 
 // restoredPod has the first pod end, takes a snapshot of its volume, and has another pod on what is restored from it.
-func restoredPod(ctx context.Context, c *cast) error {
+func restoredPod(ctx context.Context, c *cluster) error {
 	if err := c.deletePod(ctx, podName(smallClaim, 1)); err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func restoredPod(ctx context.Context, c *cast) error {
 	if err := c.createPod(ctx, restoredClaim, 1, ""); err != nil {
 		return err
 	}
-	if err := c.awaitRestored(ctx, podName(restoredClaim, 1), c.told.written(smallClaim)); err != nil {
+	if err := c.awaitRestored(ctx, podName(restoredClaim, 1), c.transcript.written(smallClaim)); err != nil {
 		return err
 	}
 	return c.deleteSnapshot(ctx, snapshotName)
@@ -260,8 +260,8 @@ func restoredPod(ctx context.Context, c *cast) error {
 
 // awaitRestored waits until a pod of a restored claim runs, and says if any of the lines that were written before its snapshot is
 // missing.
-func (c *cast) awaitRestored(ctx context.Context, pod string, lines int) error {
-	line, err := c.told.await(ctx, 0, "pod "+pod+" is running after line ")
+func (c *cluster) awaitRestored(ctx context.Context, pod string, lines int) error {
+	line, err := c.transcript.await(ctx, 0, "pod "+pod+" is running after line ")
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (c *cast) awaitRestored(ctx context.Context, pod string, lines int) error {
 	return nil
 }
 
-func theEnd(ctx context.Context, c *cast) error {
+func deleteAll(ctx context.Context, c *cluster) error {
 	for _, pod := range []string{podName(claimName, 5), podName(restoredClaim, 1), podName(largeClaim, 1)} {
 		if err := c.deletePod(ctx, pod); err != nil {
 			return err
@@ -291,11 +291,11 @@ func theEnd(ctx context.Context, c *cast) error {
 	if err := c.awaitNoSnapshots(ctx); err != nil {
 		return err
 	}
-	return c.nothingLeft(ctx)
+	return c.checkNothingLeft(ctx)
 }
 
-// nothingLeft says what is left of the volumes in the world.
-func (c *cast) nothingLeft(ctx context.Context) error {
+// checkNothingLeft says what is left of the volumes in the world.
+func (c *cluster) checkNothingLeft(ctx context.Context) error {
 	images, err := os.ReadDir(imagesIn(c.dir))
 	if err != nil {
 		return err
@@ -311,10 +311,10 @@ func (c *cast) nothingLeft(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// imagesIn returns where the images of a play are.
+// imagesIn returns where the images of a demo are.
 func imagesIn(dir string) string { return filepath.Join(dir, "shared", "images") }
 
-// devicesIn returns the loop devices that have an image of a play. Files are compared, not paths: a device tells the path that
+// devicesIn returns the loop devices that have an image of a demo. Files are compared, not paths: a device tells the path that
 // its file has in the mount namespace in which it was opened.
 func devicesIn(ctx context.Context, dir string) ([]loop.Device, error) {
 	images, err := os.ReadDir(imagesIn(dir))
@@ -340,7 +340,7 @@ func devicesIn(ctx context.Context, dir string) ([]loop.Device, error) {
 	return found, nil
 }
 
-// clean takes the directory of a play away, whose processes have ended and their mounts with them. A node that was killed, and
+// clean takes the directory of a demo away, whose processes have ended and their mounts with them. A node that was killed, and
 // not started again, has left the loop devices of its volumes.
 func clean(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// The cast: how many there are of each.
+// The number of processes of each role.
 const (
 	memberCount     = 3
 	schedulerCount  = 2
@@ -26,11 +26,11 @@ const (
 // farNode is one more node, which cannot reach the disks.
 const farNode = "node-far"
 
-// cast are the processes of a cluster and what connects them.
-type cast struct {
+// cluster is a running cluster: its processes and what connects them.
+type cluster struct {
 	dir        string  // of its own; everything lies in it
-	options    options // of the play
-	told       *transcript
+	options    options // of the demo
+	transcript *transcript
 	cluster    string            // all members of etcd, for its members
 	clients    map[string]string // by member, its address for clients
 	processes  map[string]*process
@@ -38,17 +38,17 @@ type cast struct {
 	closeStore func() error
 }
 
-// newCast starts a cluster in a directory and returns when all its nodes are ready. What processes print is shown on to.
-func newCast(ctx context.Context, dir string, o options, to io.Writer) (*cast, error) {
-	c := &cast{dir: dir, options: o, told: newTranscript(to), clients: make(map[string]string), processes: make(map[string]*process)}
+// newCluster starts a cluster in a directory and returns when all its nodes are ready. What processes print is shown on to.
+func newCluster(ctx context.Context, dir string, o options, to io.Writer) (*cluster, error) {
+	c := &cluster{dir: dir, options: o, transcript: newTranscript(to), clients: make(map[string]string), processes: make(map[string]*process)}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.killAll())
 	}
 	return c, nil
 }
 
-func (c *cast) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (c *cluster) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	if err := c.checkPages(ctx); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (c *cast) start(ctx context.Context) error {
 		c.clients[name] = addresses[1]
 	}
 	c.cluster = strings.Join(cluster, ",")
-	for _, name := range c.allNames() {
+	for _, name := range c.processNames() {
 		if err := c.run(name); err != nil {
 			return err
 		}
@@ -73,20 +73,20 @@ func (c *cast) start(ctx context.Context) error {
 		return err
 	}
 	for _, name := range append(names("node", nodeCount), farNode) {
-		if _, err := c.told.await(ctx, 0, "agent of "+name+" is ready"); err != nil {
+		if _, err := c.transcript.await(ctx, 0, "agent of "+name+" is ready"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// allNames returns the names of all processes, in the order in which they start.
-func (c *cast) allNames() []string {
-	return slices.Concat(names("member", memberCount), names("scheduler", schedulerCount), c.withPages())
+// processNames returns the names of all processes, in the order in which they start.
+func (c *cluster) processNames() []string {
+	return slices.Concat(names("member", memberCount), names("scheduler", schedulerCount), c.namesWithPages())
 }
 
-// withPages returns the names of the processes that have a page with -http.
-func (c *cast) withPages() []string {
+// namesWithPages returns the names of the processes that have a page with -http.
+func (c *cluster) namesWithPages() []string {
 	return append(append(names("controller", controllerCount), names("node", nodeCount)...), farNode)
 }
 
@@ -100,12 +100,12 @@ func names(role string, count int) []string {
 }
 
 // run starts a process, also one that ran before.
-func (c *cast) run(name string) error {
+func (c *cluster) run(name string) error {
 	args, err := c.arguments(name)
 	if err != nil {
 		return err
 	}
-	p, err := startProcess(name, args, c.told.told)
+	p, err := startProcess(name, args, c.transcript.add)
 	if err == nil {
 		c.processes[name] = p
 	}
@@ -113,7 +113,7 @@ func (c *cast) run(name string) error {
 }
 
 // arguments are those of a process.
-func (c *cast) arguments(name string) ([]string, error) {
+func (c *cluster) arguments(name string) ([]string, error) {
 	role, _, _ := strings.Cut(name, "-")
 	args := []string{role, "-name", name, "-dir", filepath.Join(c.dir, name)}
 	if role == "member" {
@@ -125,7 +125,7 @@ func (c *cast) arguments(name string) ([]string, error) {
 	}
 	args = append(args, "-shared", filepath.Join(c.dir, "shared"))
 	if name == farNode {
-		args = append(args, "-shelf", "none")
+		args = append(args, "-segment", "none")
 	}
 	if c.options.csi {
 		args = append(args, "-csi")
@@ -138,16 +138,16 @@ func (c *cast) arguments(name string) ([]string, error) {
 }
 
 // pageOf is the address of the page of a controller or a node.
-func (c *cast) pageOf(name string) (string, error) {
-	return pageAddress(c.options.http, slices.Index(c.withPages(), name))
+func (c *cluster) pageOf(name string) (string, error) {
+	return pageAddress(c.options.http, slices.Index(c.namesWithPages(), name))
 }
 
-// checkPages refuses addresses at which pages cannot be. A process would say so, and the play would wait for it.
-func (c *cast) checkPages(ctx context.Context) error {
+// checkPages refuses addresses at which pages cannot be. A process would say so, and the demo would wait for it.
+func (c *cluster) checkPages(ctx context.Context) error {
 	if c.options.http == "" {
 		return nil
 	}
-	for _, name := range c.withPages() {
+	for _, name := range c.namesWithPages() {
 		address, err := c.pageOf(name)
 		if err != nil {
 			return err
@@ -163,7 +163,7 @@ func (c *cast) checkPages(ctx context.Context) error {
 	return nil
 }
 
-func (c *cast) endpoints() []string {
+func (c *cluster) endpoints() []string {
 	var all []string
 	for _, name := range names("member", memberCount) {
 		all = append(all, c.clients[name])
@@ -172,11 +172,11 @@ func (c *cast) endpoints() []string {
 }
 
 // kill ends a process as a crash does; a node with its agent and all its mounts.
-func (c *cast) kill(name string) error { return c.processes[name].kill() }
+func (c *cluster) kill(name string) error { return c.processes[name].kill() }
 
 // killAgent kills the agent of a node, whose mounts stay.
-func (c *cast) killAgent(node string) error {
-	line, err := c.told.last(node + ": " + agentRuns)
+func (c *cluster) killAgent(node string) error {
+	line, err := c.transcript.last(node + ": " + agentRuns)
 	if err != nil {
 		return err
 	}
@@ -191,9 +191,9 @@ func (c *cast) killAgent(node string) error {
 }
 
 // stopAll asks every process to end, nodes first, and waits until they have.
-func (c *cast) stopAll(ctx context.Context) error {
+func (c *cluster) stopAll(ctx context.Context) error {
 	var errs []error
-	for _, name := range slices.Backward(c.allNames()) {
+	for _, name := range slices.Backward(c.processNames()) {
 		if p := c.processes[name]; p != nil {
 			errs = append(errs, p.stop(ctx))
 		}
@@ -202,7 +202,7 @@ func (c *cast) stopAll(ctx context.Context) error {
 }
 
 // killAll kills what there is.
-func (c *cast) killAll() error {
+func (c *cluster) killAll() error {
 	var errs []error
 	for _, p := range c.processes {
 		errs = append(errs, p.kill())
@@ -227,5 +227,5 @@ func freeAddresses(count int) ([]string, error) {
 	return all, nil
 }
 
-// patience is how long a play waits for one thing: it is a minute, though most take a moment.
-const patience = time.Minute
+// stepTimeout bounds each step and wait of the demo. Most take a moment.
+const stepTimeout = time.Minute
