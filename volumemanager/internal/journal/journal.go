@@ -239,14 +239,14 @@ func (j *Journal) identify(r *Record, intent operationexecutor.Intent) error {
 		return nil
 	}
 	if of := j.ofVolume(intent.VolumeName).record; of.encoded == intent.Spec {
-		r.Spec, r.encoded = of.Spec, of.encoded // of a pod that gets a record of its own
+		r.Spec, r.encoded, r.inner = of.Spec, of.encoded, of.inner // of a pod that gets a record of its own
 		return nil
 	}
 	spec, err := encodeSpec(intent.Spec, j.options.Plugins.PublicKeys(intent.PluginName))
 	if err != nil {
 		return fmt.Errorf("spec of volume %q cannot be recorded: %w", intent.VolumeName, err)
 	}
-	r.Spec, r.encoded = spec, intent.Spec
+	r.Spec, r.encoded, r.inner = spec, intent.Spec, intent.Spec.Name()
 	return nil
 }
 

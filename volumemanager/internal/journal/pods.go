@@ -10,8 +10,9 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// The record of a volume holds its attachment, its staging and its first pods. Each further pod has a record of its own. A
-// change for one pod therefore writes the same number of bytes however many pods there are.
+// The record of a volume holds its attachment, its staging and its first pods. Each further pod has a record of its own, and so
+// has a pod with another inner name of the volume: its path has that name. A change for one pod therefore writes the same
+// number of bytes however many pods there are.
 
 // podsInRecord is how many pods the record of a volume holds. A record of an earlier version may hold more.
 const podsInRecord = 8
@@ -59,6 +60,12 @@ func (j *Journal) enterOwn(l loadedRecord, of Found) Found {
 		of.Record.Pods = make(map[types.UID]*SetUp)
 	}
 	of.Record.Pods[l.own] = r.Pods[l.own]
+	if of.Spec != nil && l.Spec.Name() != of.Spec.Name() {
+		if of.specs == nil {
+			of.specs = make(map[types.UID]*volume.Spec)
+		}
+		of.specs[l.own] = l.Spec
+	}
 	of.Unproven = of.Unproven || l.Unproven
 	return of
 }

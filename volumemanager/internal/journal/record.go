@@ -44,8 +44,9 @@ type Record struct {
 	// Pods holds set-ups, which are replaced, never changed in place.
 	Pods map[types.UID]*SetUp `json:"pods,omitempty"`
 
-	// encoded is the spec from which Spec was made; nil if Spec was read.
+	// encoded is the spec from which Spec was made; nil if Spec was read. inner is its inner name.
 	encoded *volume.Spec
+	inner   string
 }
 
 // Attachment is an attachment that exists or is about to be made.
@@ -150,6 +151,9 @@ func decodeRecord(key string, payload []byte, host volume.VolumeHost) (Found, er
 		key = string(r.Volume)
 	}
 	spec, err := r.check(key, host)
+	if err == nil {
+		r.inner = spec.Name()
+	}
 	return Found{Record: r, Spec: spec, own: own}, err
 }
 
@@ -162,6 +166,16 @@ type Found struct {
 	Unproven bool
 	// own is the pod if this is a pod's own record.
 	own types.UID
+	// specs holds the specs of pods that have the volume under another inner name.
+	specs map[types.UID]*volume.Spec
+}
+
+// SpecOf returns the spec by which a pod of the record has the volume.
+func (v Found) SpecOf(uid types.UID) *volume.Spec {
+	if spec := v.specs[uid]; spec != nil {
+		return spec
+	}
+	return v.Spec
 }
 
 // decodeAll decodes one value. It refuses unknown fields, and anything after the value.

@@ -99,7 +99,12 @@ func (t *table) home(intent operationexecutor.Intent) podvolume.Key {
 		return own
 	}
 	e := t.entries[whole]
-	if e == nil || len(e.record.Pods) < podsInRecord || e.record.Pods[intent.PodUID] != nil {
+	switch {
+	case e == nil || e.record.Pods[intent.PodUID] != nil:
+		return whole
+	case intent.Spec != nil && e.record.inner != "" && e.record.inner != intent.Spec.Name():
+		return own
+	case len(e.record.Pods) < podsInRecord:
 		return whole
 	}
 	return own

@@ -93,6 +93,8 @@ func (p *Populator) keepsVolume(old *Pod, pod *v1.Pod, a resolution) error {
 	before, now := &had.PersistentVolume.Spec, &a.want.VolumeSpec.PersistentVolume.Spec
 	what := ""
 	switch {
+	case had.Name() != a.want.VolumeSpec.Name():
+		what = "name" // It is part of the path.
 	case !equality.Semantic.DeepEqual(before.PersistentVolumeSource, now.PersistentVolumeSource):
 		what = "source"
 	case !slices.Equal(before.MountOptions, now.MountOptions):

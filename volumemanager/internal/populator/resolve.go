@@ -96,15 +96,20 @@ func refuseSharedNames(pod *v1.Pod, answers []resolution) {
 	}
 }
 
-// shareWritable gives all names of one volume the same spec. A pod that refers to a claim twice, once read-only, gets the
-// volume once, and writable. Which of the names is read-only stays known.
+// shareWritable gives all names of one volume the same spec: the first one that is writable, or else the first one. A pod
+// that refers to a claim twice, once read-only, gets the volume once, and writable. So does a pod with two PersistentVolumes
+// of one storage. Which of the names is read-only stays known.
 func shareWritable(answers []resolution) {
 	for i, a := range answers {
-		for _, other := range answers {
-			if a.Err == nil && a.ReadOnly && other.Err == nil && other.Name == a.Name && !other.ReadOnly {
-				answers[i].want.VolumeSpec, answers[i].want.Plugin = other.want.VolumeSpec, other.want.Plugin
-			}
+		if a.Err != nil {
+			continue
 		}
+		of := func(other resolution) bool { return other.Err == nil && other.Name == a.Name }
+		at := slices.IndexFunc(answers, func(other resolution) bool { return of(other) && !other.ReadOnly })
+		if at < 0 {
+			at = slices.IndexFunc(answers, of)
+		}
+		answers[i].want.VolumeSpec, answers[i].want.Plugin = answers[at].want.VolumeSpec, answers[at].want.Plugin
 	}
 }
 

@@ -73,10 +73,11 @@ func (p *proofs) compare(v journal.Found) (err error) {
 		pathOf = pluginpaths.Link
 	}
 	for uid, setUp := range v.Record.Pods {
-		if journal.UsedWhereItIs(v.Spec, setUp.Path) {
+		spec := v.SpecOf(uid)
+		if journal.UsedWhereItIs(spec, setUp.Path) {
 			continue // It was compared with the spec when it was read.
 		}
-		path, err := pathOf(p.plugins, v.Record.Plugin, v.Spec.Name(), uid)
+		path, err := pathOf(p.plugins, v.Record.Plugin, spec.Name(), uid)
 		if err != nil {
 			return err
 		}
@@ -94,7 +95,7 @@ func (p *proofs) compareName(v journal.Found) error {
 		uids = []types.UID{"any"} // The volume is staged or attached: its pods share the name.
 	}
 	for _, uid := range uids {
-		name, err := p.plugins.UniqueVolumeName(volume.UniquePodName(uid), v.Spec)
+		name, err := p.plugins.UniqueVolumeName(volume.UniquePodName(uid), v.SpecOf(uid))
 		if err != nil {
 			return err
 		}

@@ -220,7 +220,7 @@ func (r *Recovery) readRecords(ctx context.Context) error {
 func (r *Recovery) adoptAll(found []journal.Found) error {
 	names := make([]v1.UniqueVolumeName, 0, len(found))
 	for _, v := range found {
-		if err := r.adopt(v.Record, v.Spec); err != nil {
+		if err := r.adopt(v); err != nil {
 			return err
 		}
 		names = append(names, v.Record.Volume)
@@ -237,7 +237,8 @@ func (r *Recovery) adoptAll(found []journal.Found) error {
 }
 
 // adopt enters a record into the actual state.
-func (r *Recovery) adopt(v journal.Record, spec *volume.Spec) error {
+func (r *Recovery) adopt(of journal.Found) error {
+	v, spec := of.Record, of.Spec
 	found := operationexecutor.AttachedVolume{
 		VolumeName: v.Volume, VolumeSpec: spec, PluginName: v.Plugin,
 		PluginIsAttachable: v.Attachment != nil, PluginIsDeviceMountable: v.Staging != nil,
@@ -266,7 +267,7 @@ func (r *Recovery) adopt(v journal.Record, spec *volume.Spec) error {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: uid}}
 		_, err := r.options.Actual.AddReconstructedPod(operationexecutor.MountedVolume{
 			VolumeName: v.Volume, PodName: volume.GetUniquePodName(pod), PodUID: uid, Pod: pod,
-			VolumeSpec: spec, OuterVolumeSpecNames: p.OuterNames, MountPath: p.Path,
+			VolumeSpec: of.SpecOf(uid), OuterVolumeSpecNames: p.OuterNames, MountPath: p.Path,
 			SELinuxMountContext: p.SELinux,
 		})
 		if err != nil {
