@@ -43,11 +43,15 @@ func otherKinds() []volume.SpecKind {
 	return kinds
 }
 
-// sourceOf names the source of spec.
+// sourceOf names the source of spec, and where it is: a kind with a scope matches only one of the two.
 func sourceOf(spec *volume.Spec) string {
+	place := "in a pod"
+	if spec.PersistentVolume != nil {
+		place = "in a PersistentVolume"
+	}
 	for _, kind := range otherKinds() {
 		if (volume.SpecKind{Source: kind.Source}).Matches(spec) {
-			return kind.Source
+			return kind.Source + " " + place
 		}
 	}
 	return "a source that k8s.io/api does not have"
