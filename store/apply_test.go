@@ -170,7 +170,7 @@ func TestApplyLeavesWhatIsAnotherObject(t *testing.T) {
 	assert.Empty(t, done)
 }
 
-// busyStore is a store in which somebody else writes an object between each read and the update that follows, some times.
+// busyStore is a store in which another program writes an object between each read and the update that follows, some times.
 type busyStore struct {
 	store.Store
 	others int

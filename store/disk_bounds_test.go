@@ -109,7 +109,7 @@ func TestDiskWithRoomForNoOtherFile(t *testing.T) {
 	}
 }
 
-// TestDiskKeepsNoWriteOfACallerThatIsGone: while the disk hangs, what waits for it is what somebody waits for.
+// TestDiskKeepsNoWriteOfACallerThatIsGone: while the disk hangs, only writes with a caller wait for it.
 func TestDiskKeepsNoWriteOfACallerThatIsGone(t *testing.T) {
 	disk := modeldisk.New(nil)
 	s, err := openFiles(disk, modelOptions())
@@ -146,7 +146,7 @@ func TestDiskKeepsNoWriteOfACallerThatIsGone(t *testing.T) {
 	disk.Fails = nil
 	_, err = s.Create(t.Context(), modelVolume("last"))
 	require.NoError(t, err)
-	assert.Equal(t, uint64(2), s.memory.present(), "nothing was written that nobody waited for")
+	assert.Equal(t, uint64(2), s.memory.present(), "no write of a caller that is gone was written")
 }
 
 // TestDiskClosesWithoutWhatItRefused: a write that failed has not happened for the next program either.

@@ -41,7 +41,7 @@ const (
 	goDownNoLog = 2
 )
 
-// plugged is a machine with one disk, mounted where nobody else sees it.
+// plugged is a machine with one disk, mounted where no other process sees it.
 type plugged struct {
 	*testing.T
 	kind         filesystem

@@ -103,7 +103,7 @@ func TestDiskStaysUnsyncedWhenItsJournalChanged(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnsynced)
 	require.ErrorIs(t, err, ErrDamaged)
 	require.ErrorIs(t, s.Close(), ErrDamaged)
-	assert.NotContains(t, disk.Files, closedName, "nobody says that it was closed")
+	assert.NotContains(t, disk.Files, closedName, "no file says that it was closed")
 }
 
 // TestDiskBelievesACleanClose: after a clean close nothing is written again, and after anything else all of the journal is.

@@ -57,7 +57,7 @@ func TestHoldLeaseKeepsItAndGivesItUp(t *testing.T) {
 	})
 }
 
-// Whoever cannot renew its lease has stopped before another takes it.
+// A holder that cannot renew its lease has stopped before another takes it.
 func TestHoldLeaseEndsBeforeAnotherHoldsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory(store.MemoryOptions{})

@@ -33,7 +33,7 @@ func createVolume(t *testing.T, s store.Store, name string) *v1.PersistentVolume
 	return pv
 }
 
-// A watch that nobody reads neither holds up a writer nor keeps more than the history: it is closed.
+// A watch without a reader neither holds up a writer nor keeps more than the history: it is closed.
 func TestMemoryClosesAWatchThatFallsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory(store.MemoryOptions{History: 10})
@@ -71,7 +71,7 @@ func TestMemoryRefusesAVersionOfTheFuture(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrCompacted, "it is the version of a store that is no more: list again")
 }
 
-// The goroutine of a watch ends with its context, also while nobody reads and nobody writes: the bubble would not end
+// The goroutine of a watch ends with its context, also without a reader and a writer: the bubble would not end
 // otherwise.
 func TestMemoryWatchEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

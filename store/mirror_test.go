@@ -166,7 +166,7 @@ func TestMirrorKnowsWhatItsOwnerHasWritten(t *testing.T) {
 	}()
 	require.True(t, m.WaitSynced(t.Context()))
 	cancel()
-	<-done // From now on nobody tells.
+	<-done // No event arrives from now on.
 	written := setClass(t, s, "disk", "fast")
 	m.Put(written)
 	assert.Equal(t, []*v1.PersistentVolume{written}, byClass.Get("fast"))

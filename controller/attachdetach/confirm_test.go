@@ -153,7 +153,7 @@ func TestWhatIsBeingConfirmedHoldsUpNothingElse(t *testing.T) {
 }
 
 // TestALeaderAttachesAgainWhereStorageFences: a question shows the storage no token, so that an earlier leader's late call would be
-// carried out. Without fencing a leader asks, as anybody does.
+// carried out. Without fencing a leader verifies, as any process does.
 func TestALeaderAttachesAgainWhereStorageFences(t *testing.T) {
 	for _, fences := range []bool{true, false} {
 		t.Run(fmt.Sprint(fences), func(t *testing.T) {

@@ -211,7 +211,7 @@ func TestForceDoesNotBelieveAnOldWord(t *testing.T) {
 	}
 }
 
-// A volume that is being given to nobody, or to another claim, is not attached for a pod of the old one, however old what is known is.
+// A volume that is being released, or given to another claim, is not attached for a pod of the old one, however old what is known is.
 func TestAVolumeThatIsBeingReclaimedIsNotAttached(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		w.start(&lagging{Store: w.store, kind: store.PersistentVolumes, by: time.Hour})
@@ -249,7 +249,7 @@ func TestForceEndsWithItsReason(t *testing.T) {
 	})
 }
 
-// The time that counts is that since nobody wanted the volume the last time.
+// The time counts from the last moment at which no pod needed the volume any more.
 func TestTimeCountsAnewWhenAVolumeWasWantedMeanwhile(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		w.start(w.store)
@@ -337,7 +337,7 @@ func TestNodesOfOthersAreLeftAlone(t *testing.T) {
 		assert.Empty(t, w.plugin.Calls()[1:], "after Init nothing was called")
 		assert.Equal(t, []string{"data"}, w.told("node-1"))
 		w.change("node-1", func(n *v1.Node) { n.Labels = nil })
-		assert.Empty(t, w.told("node-1"), "it is this controller's now, and nobody wants the volume")
+		assert.Empty(t, w.told("node-1"), "it is this controller's now, and no pod needs the volume")
 	})
 }
 
@@ -390,14 +390,14 @@ func TestAnAttachThatFailsIsTriedAgainAndSaysWhy(t *testing.T) {
 	})
 }
 
-// An attachment of which nobody knows how it ended counts: the volume goes to no other node before that is known.
+// An attachment with an unknown outcome counts: the volume goes to no other node before that is known.
 func TestANodeThatMayHaveAVolumeKeepsOthersFromIt(t *testing.T) {
 	inWorld(t, []string{"node-1", "node-2"}, []string{"data"}, func(t *testing.T, w *world) {
 		w.start(w.store)
 		w.plugin.Inject(fake.MethodAttach, fake.FailAfter(fmt.Errorf("no answer: %w", volume.ErrUncertain)))
 		w.plugin.Inject(fake.MethodDetach, fake.FailN(5, fmt.Errorf("no answer: %w", volume.ErrUncertain)))
 		pod := w.run("old", "node-1", "data")
-		assert.Empty(t, w.told("node-1"), "what is uncertain is told to nobody")
+		assert.Empty(t, w.told("node-1"), "no status lists what is uncertain")
 		w.delete(pod)
 		w.run("new", "node-2", "data")
 		for range 10 {

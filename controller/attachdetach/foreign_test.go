@@ -88,7 +88,7 @@ func TestAForeignAttachmentCountsUnderAnyNameOfItsVolume(t *testing.T) {
 	})
 }
 
-// On the node that it names, a foreign attachment holds up nobody, and nothing is detached beneath it. A volume that many nodes
+// On the node that it names, a foreign attachment delays no attach, and nothing is detached beneath it. A volume that many nodes
 // may have is held up nowhere.
 func TestAForeignAttachmentLosesNothing(t *testing.T) {
 	inWorld(t, []string{"node-1", "node-2"}, []string{"data"}, func(t *testing.T, w *world) {

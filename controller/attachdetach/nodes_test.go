@@ -45,7 +45,7 @@ func TestADeletedNodeObjectTakesNothingFromItsPods(t *testing.T) {
 	}
 }
 
-// Without its object nobody knows whether a node still writes. The volume stays, and it is said what a person can do.
+// Without a node's object it is unknown whether the node still writes. The volume stays, and an event says what a person can do.
 func TestAVolumeOfANodeWithoutAnObjectStays(t *testing.T) {
 	inWorld(t, []string{"node-1", "node-2"}, []string{"data", "free"}, func(t *testing.T, w *world) {
 		c, _ := w.start(w.store)
@@ -101,7 +101,7 @@ func TestANodeThatComesBackUnderAnotherUIDIsAskedAnew(t *testing.T) {
 	}
 }
 
-// A node that has just fallen sick has its time, however long nobody has wanted the volume there.
+// A node that has just fallen sick has its time, however long no pod has needed the volume there.
 func TestForceNeedsANodeThatWasSickTheWholeTime(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		c, _ := w.start(w.store)
@@ -114,14 +114,14 @@ func TestForceNeedsANodeThatWasSickTheWholeTime(t *testing.T) {
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"))
 		w.change("node-1", func(n *v1.Node) { n.Status.Conditions[0].LastTransitionTime = metav1.Now() })
 		time.Sleep(defaultMaxWaitForUnmount - time.Second)
-		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"), "it was ready in between, which nobody here has seen")
+		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("data"), "it was ready in between, which this process has not seen")
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, w.nodesOf("data"))
 		assert.Equal(t, map[ForceReason]uint64{ForcedByTimeout: 1}, c.ForcedDetaches())
 	})
 }
 
-// Nobody promised that a node says whether it is ready.
+// A node need not say whether it is ready.
 func TestANodeThatDoesNotSayHowItIsLosesNothing(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		w.change("node-1", func(n *v1.Node) { n.Status.Conditions = nil })
@@ -171,9 +171,9 @@ func TestAnEmptyListThatTheNodeSignedCounts(t *testing.T) {
 	})
 }
 
-// Somebody else writes a whole status of his own: what the node uses stays in use until the node has said what it is. Neither a
+// Another program replaces the whole status: what the node uses stays in use until the node has said what it is. Neither a
 // controller that has seen the list before nor one that starts then believes it.
-func TestAListThatSomebodyElseHasEmptiedDoesNotCount(t *testing.T) {
+func TestAListThatAnotherProgramHasEmptiedDoesNotCount(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		_, stop := w.start(w.store)
 		pod := w.run("web", "node-1", "data")

@@ -65,7 +65,7 @@ func TestTheRecordOfWhatIsDetachedIsRemovedLater(t *testing.T) {
 	})
 }
 
-// Nobody attaches a volume when it is not known whether that is on record; and nobody wants it any more when it is.
+// A volume is not attached while it is unknown whether its record was made. When it is known, no pod needs the volume any more.
 func TestTheRecordOfWhatWasNeverAttachedIsRemoved(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		w.start(&losing{Store: w.store, creations: 1, deletions: 1})
@@ -92,7 +92,7 @@ func TestTheRecordOfWhatIsAttachedAgainStays(t *testing.T) {
 	})
 }
 
-// A record of which nobody knows whether it was made stays when the volume is attached.
+// A record that may have been made stays when the volume is attached.
 func TestTheRecordOfWhatIsAttachedIsNoLeftover(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
 		forgetful := &losing{Store: w.store}
@@ -110,7 +110,7 @@ func TestTheRecordOfWhatIsAttachedIsNoLeftover(t *testing.T) {
 	})
 }
 
-// Who wants a record waits until nobody removes it any more, and then has it for itself.
+// A caller that needs a record waits for the end of its removal, and then keeps it.
 func TestARecordIsNotRemovedBeneathWhoWantsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, a := newObsoleteRecords(), attachment{"v", "n"}

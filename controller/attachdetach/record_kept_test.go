@@ -172,7 +172,7 @@ func TestARecordWhoseAnswerWasLostIsFoundAgain(t *testing.T) {
 	require.ErrorIs(t, records.Intend(t.Context(), i.intent), errLost)
 	a := attachment{nameOf("data"), "node-1"}
 	end, left := records.obsoleteRecords.beginRemoval(a)
-	require.True(t, left, "somebody is to remove it")
+	require.True(t, left, "it is to be removed")
 	end(false)
 	before := i.record(t)
 	require.NoError(t, records.Intend(t.Context(), i.intent))

@@ -44,7 +44,7 @@ func TestAnExclusiveVolumeHasOneRecord(t *testing.T) {
 
 // A deletion that comes late takes nothing from the node that has the name of the record by then.
 func TestARecordIsForgottenOnlyByItsOwnNode(t *testing.T) {
-	for name, answer := range map[string]error{"the record was made": nil, "nobody knows whether the record was made": errors.New("no answer")} {
+	for name, answer := range map[string]error{"the record was made": nil, "it is unknown whether the record was made": errors.New("no answer")} {
 		t.Run(name, func(t *testing.T) {
 			s := store.NewMemory(store.MemoryOptions{})
 			unknown := func(types.NodeName) (types.UID, bool) { return "", false }

@@ -26,11 +26,11 @@ func TestAControllerThatStartsAgainKnowsWhatIsThere(t *testing.T) {
 		w.run("rival", "node-2", "kept")
 		w.newPlugin() // It remembers nothing.
 		w.start(w.store)
-		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("kept"), "it may be there, and so nobody else gets it")
+		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("kept"), "it may be attached there, so no other node gets it")
 		assert.Empty(t, w.calls(fake.MethodAttach), "what is there is not attached again")
 		assert.Equal(t, []string{"kept"}, w.told("node-1"))
 		assert.Empty(t, w.nodesOf("gone"))
-		assert.Len(t, w.messages(operationexecutor.ReasonSuccessfulDetachVolume), 1, "also of what nobody wants the volume is known, and told of")
+		assert.Len(t, w.messages(operationexecutor.ReasonSuccessfulDetachVolume), 1, "the volume that no pod needs is known too, and has an event")
 		assert.Equal(t, []string{"kept node-1"}, w.records())
 	})
 }

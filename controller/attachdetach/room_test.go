@@ -29,7 +29,7 @@ func TestRoomThatComesBeforeTheWaitForItIsNotMissed(t *testing.T) {
 	full := &cluster.AttachLimitError{NodeName: "n"}
 
 	c.failures.roomOn("n")
-	require.False(t, isLookedAtAgain(), "nobody waits yet")
+	require.False(t, isLookedAtAgain(), "no volume waits yet")
 	c.waitForRoom(a, operationexecutor.VolumeToAttach{}, full)
 	assert.True(t, isLookedAtAgain(), "it has just begun to wait")
 	c.waitForRoom(a, operationexecutor.VolumeToAttach{}, full)

@@ -84,7 +84,7 @@ func (n *network) cutOff(off bool) {
 	for _, end := range ended {
 		end()
 	}
-	synctest.Wait() // Nobody sees the end of a watch beside what comes next.
+	synctest.Wait() // No watcher receives the end of a watch together with the next change.
 }
 
 // mend ends all faults.
@@ -160,9 +160,9 @@ func (n *network) Commit(ctx context.Context, t store.Transaction) ([]runtime.Ob
 	case luck < 2:
 		return nil, errNetwork
 	case luck < 4 && t.Writes[0].Kind == store.WriteUpdate:
-		return nil, fmt.Errorf("somebody else was first: %w", store.ErrConflict)
+		return nil, fmt.Errorf("another writer was first: %w", store.ErrConflict)
 	case luck == 99:
-		_, _ = n.cluster.memory.Commit(ctx, n.withUIDs(t)) // It may take effect, but nobody is told.
+		_, _ = n.cluster.memory.Commit(ctx, n.withUIDs(t)) // It may take effect, and its answer is lost.
 		return nil, errNetwork
 	}
 	return n.cluster.memory.Commit(ctx, n.withUIDs(t))

@@ -61,7 +61,7 @@ func (s *storage) begin(ctx context.Context, method fake.Method, name string) er
 		return nil
 	}
 	if ctx.Err() != nil {
-		return volume.Uncertain(fmt.Errorf("nobody waits for %s any more: %w", method, ctx.Err()))
+		return volume.Uncertain(fmt.Errorf("the caller of %s has ended: %w", method, ctx.Err()))
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (s *storage) Recycle(ctx context.Context, name string, spec *volume.Spec, r
 	return err
 }
 
-// destroyed looks whether anybody has what is about to be destroyed.
+// destroyed checks whether a node or a claim has the storage that is about to be destroyed.
 func (c *cluster) destroyed(ctx context.Context, pv *v1.PersistentVolume, how string) {
 	handle := pv.Spec.CSI.VolumeHandle
 	if nodes := c.mountsOf(handle); len(nodes) > 0 {

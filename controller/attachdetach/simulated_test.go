@@ -18,7 +18,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// This file is the world of the simulation of a cluster as it really is, whatever anybody believes: what is mounted where, whose
+// This file is the world of the simulation of a cluster as it really is, whatever the processes record: what is mounted where, whose
 // data is in which volume, and what was seen to go wrong.
 
 // cluster is the world: its store, its storage, and the mounts of its nodes.

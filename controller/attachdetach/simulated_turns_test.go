@@ -64,7 +64,7 @@ func functionsAt(callers []uintptr) []string {
 }
 
 // workerContext is the context of a process. A worker that looks whether it may go on, right before it takes what it works on next,
-// waits for its turn there: so nobody takes a key while others still add some.
+// waits for its turn there: so no worker takes a key while others still add some.
 type workerContext struct {
 	context.Context //nolint:containedctx // It is one.
 
@@ -124,7 +124,7 @@ func (o operations) turn(what string, info operationexecutor.OperationInfo) {
 	o.cluster.turn(o.process, what+" "+string(info.Kind)+" "+string(info.VolumeName)+" "+string(info.NodeName))
 }
 
-// world is the store as the world changes it, outside of all turns: whoever watches has seen a change before the next one is made.
+// world is the store as the world changes it, outside of all turns: all watchers receive a change before the next one is made.
 type world struct {
 	*store.Memory
 

@@ -28,7 +28,7 @@ var (
 	// that is late would take it for that one. Claims of the kinds filled are filled from an archive.
 	claimKinds  = []string{"fast", "late", "late", "manual", "fast-filled", "late-filled"}
 	newPodNames = []string{"p-1", "p-2", "p-3", "p-4", "p-5", "p-6"}
-	// attributesOf are the classes of attributes. No volume can be "broken", and nobody makes "missing".
+	// attributesOf are the classes of attributes. No volume can be "broken", and "missing" is never created.
 	attributesOf = map[string]map[string]string{
 		"gold": {fake.ParameterIOPS: "100", fake.ParameterTier: "g"}, "silver": {fake.ParameterIOPS: "50", fake.ParameterTier: "s"},
 		"broken": {fake.ParameterTier: ""},

@@ -221,7 +221,7 @@ func tellsOnly(c *cluster, node *v1.Node) {
 	}
 }
 
-// sameName has a volume name whoever has the name of its claim now.
+// sameName makes a volume name the claim that has the name of its claim now.
 func sameName(c *cluster, pv *v1.PersistentVolume) {
 	if ref := pv.Spec.ClaimRef; ref != nil && ref.UID != "" {
 		if now, err := store.Get[*v1.PersistentVolumeClaim](context.Background(), c.memory, ref.Namespace, ref.Name); err == nil {

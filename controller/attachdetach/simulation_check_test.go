@@ -67,7 +67,7 @@ func (c *cluster) check(ctx context.Context) {
 	}
 }
 
-// checkSizes looks at the account of a claim's size: nothing shrinks, nobody is told that there is more than there is, and no more is
+// checkSizes looks at the account of a claim's size: nothing shrinks, no status has more than the storage, and no more is
 // taken of the storage than was written down, which is what a quota counts.
 func (c *cluster) checkSizes(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) {
 	has, allocated := bytes(claim.Status.Capacity), bytes(claim.Status.AllocatedResources)
@@ -151,7 +151,7 @@ func (c *cluster) moderate(ctx context.Context) {
 			claim.Spec.VolumeAttributesClassName = &attributesNames[0]
 		}
 		if tooLarge || impossible {
-			_, _ = store.Update(ctx, c.world, claim) // If somebody else was first, next time.
+			_, _ = store.Update(ctx, c.world, claim) // If another writer was first, the next time.
 		}
 	}
 }
@@ -189,7 +189,7 @@ func (c *cluster) unsettled(ctx context.Context) (wrong []string) {
 			say("volume %s is attached to %v and wanted nowhere", handle, at)
 		}
 		if _, manual := policyOf[handle]; !manual && volumes[handle] == nil {
-			say("storage %s is known to nobody", handle)
+			say("storage %s has no volume", handle)
 		}
 	}
 	if records := all[*storagev1.VolumeAttachment](ctx, c); len(records) != attached {
@@ -208,7 +208,7 @@ func (c *cluster) unsettled(ctx context.Context) (wrong []string) {
 	return wrong
 }
 
-// isAwaited reports whether a pod waits for a claim that had the volume once and is gone: nobody knows that it has not the volume.
+// isAwaited reports whether a pod waits for a claim that had the volume once and is gone: it may still have the volume.
 func (c *cluster) isAwaited(pv *v1.PersistentVolume, pods []*v1.Pod) bool {
 	if pv.Spec.ClaimRef == nil {
 		return false
@@ -227,7 +227,7 @@ func (c *cluster) unsettledClaim(
 	bound, dies := claim.Status.Phase == v1.ClaimBound, claim.DeletionTimestamp != nil
 	switch {
 	case !used && dies:
-		say("claim %s is used by nobody and stays: %v", claim.Name, claim.Finalizers)
+		say("claim %s is unused and stays: %v", claim.Name, claim.Finalizers)
 	case !used && claim.Annotations["volumekit.io/made-for-pod"] != "":
 		say("claim %s is there without its pod", claim.Name)
 	case !bound && !dies && (*claim.Spec.StorageClassName == "fast" || placed && *claim.Spec.StorageClassName == "late"):

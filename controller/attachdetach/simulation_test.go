@@ -292,7 +292,7 @@ func (c *cluster) claimToBreak(ctx context.Context) string {
 	return claimNames[c.luck(len(claimNames))]
 }
 
-// stock makes a volume by hand, on storage that nobody has. One in two is meant for one claim.
+// stock makes a volume by hand, on unused storage. One in two is meant for one claim.
 func (c *cluster) stock(ctx context.Context, name string) {
 	if len(c.mountsOf(name)) > 0 || len(c.backend.Nodes(name)) > 0 {
 		return
@@ -318,7 +318,7 @@ func (c *cluster) stock(ctx context.Context, name string) {
 	c.make(ctx, pv)
 }
 
-// reuse gives a volume that was kept to the next claim, when nobody has it and nothing is left in it.
+// reuse gives a volume that was kept to the next claim, when no node has it and it is empty.
 func (c *cluster) reuse(ctx context.Context, name string) {
 	pv, err := store.Get[*v1.PersistentVolume](ctx, c.world, "", name)
 	if err != nil || pv.Status.Phase != v1.VolumeReleased || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRetain ||

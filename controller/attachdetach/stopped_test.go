@@ -117,7 +117,7 @@ func TestAStoppedLeaderAttachesNothingToFencingStorage(t *testing.T) {
 	})
 }
 
-// Storage that does not compare them attaches the volume to a second node. The leader finds that, and detaches what nobody wants.
+// Storage that does not compare them attaches the volume to a second node. The leader finds that, and detaches what no pod needs.
 func TestWhatAStoppedLeaderAttachedIsFoundAndDetached(t *testing.T) {
 	moveBeneathAStoppedLeader(t, fake.PluginOptions{IgnoreFencing: true}, func(t *testing.T, w *world) {
 		require.Equal(t, []types.NodeName{"node-1", "node-2"}, w.nodesOf("data"), "no check before the call prevents that")
@@ -149,15 +149,15 @@ func TestAnAttachmentOnNoRecordIsFoundAtTheStart(t *testing.T) {
 		w.create(newPod("web", "node-1", "wanted"))
 		c, _ := w.start(w.store)
 		time.Sleep(time.Second)
-		assert.Empty(t, w.nodesOf("data"), "nobody wants it")
+		assert.Empty(t, w.nodesOf("data"), "no pod needs it")
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("wanted"))
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("foreign"), "its object says whose it is")
-		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("other"), "nobody here knows the volume")
+		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("other"), "the volume is unknown here")
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("used"))
 		assert.GreaterOrEqual(t, len(w.messages(reasonUnknownAttachment)), 2)
 		w.run("rival", "node-2", "used")
 		assert.Equal(t, []types.NodeName{"node-1"}, w.nodesOf("used"), "it counts as one who has it")
-		assert.Contains(t, w.records(), "used node-1", "so that nobody reclaims it")
+		assert.Contains(t, w.records(), "used node-1", "so it is not reclaimed")
 		require.Len(t, c.Status(), 3)
 		w.uses("node-1", "wanted")
 		time.Sleep(time.Minute)

@@ -117,7 +117,7 @@ func TestAVolumeThatIsMadeGrownOrDeletedChangesTheCapacity(t *testing.T) {
 	})
 }
 
-func TestThePollFindsWhatNobodySays(t *testing.T) {
+func TestThePollFindsWhatNoEventSays(t *testing.T) {
 	inWorld(t, ofHundred, func(w *world) {
 		t := w.t
 		w.create(classOf("late", nil))

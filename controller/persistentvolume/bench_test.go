@@ -138,7 +138,7 @@ func letGo(b *testing.B, n int) {
 	claims, volumes := mixed(n)
 	fill(b, s, append(claims, volumes...))
 	for i := range n {
-		fill(b, s, objectList{newPod(fmt.Sprintf("p-%d", i), "n", fmt.Sprintf("of-somebody-%d", i))})
+		fill(b, s, objectList{newPod(fmt.Sprintf("p-%d", i), "n", fmt.Sprintf("of-other-%d", i))})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	ended := make(chan error, 1)

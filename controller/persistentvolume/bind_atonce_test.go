@@ -39,7 +39,7 @@ func written[T store.Object](w *world, kind schema.GroupVersionKind) []T {
 	return all
 }
 
-// Where the store has transactions, nobody ever sees half of a bind, be the volume found or made.
+// If the store has transactions, no reader sees half of a bind, for an existing or a new volume.
 func TestABindIsSeenAsAWholeWhereTheStoreHasTransactions(t *testing.T) {
 	inWorld(t, objectList{
 		newVolume("a"), newClaim("finds"), newClass("fast"), newClaim("gets", ofClass("fast")), newVolume("b", refTo("names", "")), newClaim("names", names("b")),
@@ -81,7 +81,7 @@ func (s *meddling) Commit(ctx context.Context, t store.Transaction) (objects []r
 	return objects, err
 }
 
-// Nothing is written of a bind whose claim has changed in the meantime: the volume stays whole for whoever it then is for.
+// If the claim changes during a bind, nothing is written: the volume stays free for another claim.
 func TestNothingIsWrittenOfABindWhoseClaimHasChanged(t *testing.T) {
 	tests := map[string]struct {
 		objects objectList

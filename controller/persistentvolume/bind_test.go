@@ -42,7 +42,7 @@ func TestUnboundClaim(t *testing.T) {
 		"16 class that waits for its node":               {objects: objectList{newClaim("c", ofClass("x")), newClass("x", late)}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
 		"17 it waits although a volume fits":             {objects: objectList{newClaim("c", ofClass("x")), newClass("x", late), newVolume("a", inClass("x"))}, reason: ReasonWaitForFirstConsumer, says: "first consumer"},
 		"18 with the node known it gets that":            {objects: objectList{newClaim("c", ofClass("x"), onNode("n")), newClass("x", late), newVolume("a", inClass("x"))}, bound: "a"},
-		"20 nobody has looked at it yet":                 {objects: objectList{newClaim("c", ofClass("x")), newClass("x"), newVolume("a", inClass("x"), noPhase)}, bound: "a"},
+		"20 no controller has synced it yet":             {objects: objectList{newClaim("c", ofClass("x")), newClass("x"), newVolume("a", inClass("x"), noPhase)}, bound: "a"},
 		"21 given one by a controller that is another's": {objects: objectList{newClaim("c", names("a"), chosen), newVolume("a", refTo("d", ""))}, reason: ReasonFailedBinding, says: "a controller chose it"},
 		"22 reserved on another node, no other is taken": {objects: objectList{
 			newClaim("c", onNode("n")), newVolume("a", refTo("c", ""), onlyOn("m")), newVolume("b"),
@@ -129,7 +129,7 @@ func TestBoundClaim(t *testing.T) {
 	}{
 		"1 its reference was cleared":      {objectList{newClaim("c", completed), newVolume("a")}, v1.ClaimLost, objects.ReasonClaimLost},
 		"2 its volume is gone":             {objectList{newClaim("c", completed, names("a"))}, v1.ClaimLost, objects.ReasonClaimLost},
-		"3 its volume names nobody":        {objectList{newClaim("c", completed, names("a")), newVolume("a")}, v1.ClaimBound, ""},
+		"3 its volume names no claim":      {objectList{newClaim("c", completed, names("a")), newVolume("a")}, v1.ClaimBound, ""},
 		"4 all is well":                    {objectList{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "uid-c"))}, v1.ClaimBound, ""},
 		"5 its volume is another claim's":  {objectList{newClaim("c", completed, names("a")), newVolume("a", refTo("d", "uid-d")), newClaim("d", names("a"))}, v1.ClaimLost, objects.ReasonClaimMisbound},
 		"6 its volume is of another UID":   {objectList{newClaim("c", completed, names("a")), newVolume("a", refTo("c", "older"))}, v1.ClaimLost, objects.ReasonClaimMisbound},
@@ -205,7 +205,7 @@ func TestARecreatedClaimInheritsNothing(t *testing.T) {
 	})
 }
 
-// The same while nobody looked: the controller only ever sees the second claim.
+// The same while no controller ran: the controller sees only the second claim.
 func TestARecreatedClaimInheritsNothingWhileTheControllerWasAway(t *testing.T) {
 	second := newClaim("c", func(c *v1.PersistentVolumeClaim) { c.UID = "second" })
 	for name, pv := range map[string]*v1.PersistentVolume{

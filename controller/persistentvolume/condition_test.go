@@ -39,7 +39,7 @@ func TestAClaimSaysWhyItHasNoVolume(t *testing.T) {
 	})
 }
 
-// An attempt to provision that ended in a way that nobody knows says so, too.
+// The condition also shows an attempt to provision whose outcome is unknown.
 func TestAnUncertainAttemptIsInTheStatusOfTheClaim(t *testing.T) {
 	inWorld(t, provisioned, func(t *testing.T, w *world) {
 		w.plugin.Inject(fake.MethodProvision, fake.FailN(1, volume.Uncertain(errors.New("no answer"))))

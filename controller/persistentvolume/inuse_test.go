@@ -148,7 +148,7 @@ func TestAVolumeThatANodeListsAsInUseIsNotReclaimed(t *testing.T) {
 	})
 }
 
-// A list that somebody else than the node has emptied says nothing.
+// A list that another program than the node has emptied does not count.
 func TestAVolumeThatANodeMayUseIsNotReclaimed(t *testing.T) {
 	pv := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{store.AnnVolumesInUseOf: ""}}}
@@ -207,7 +207,7 @@ func TestNothingIsDeletedWhileItsUsersCannotBeRead(t *testing.T) {
 func TestAPodOfTheNextClaimDoesNotHoldTheVolumeOfTheLast(t *testing.T) {
 	last := newVolume("a", refTo("c", "uid-of-the-last"), policy(v1.PersistentVolumeReclaimDelete))
 	for name, o := range map[string]Options{
-		"nobody is asked": {NodeName: "n"}, "many nodes": {Mounts: newMounts(nil)},
+		"without Mounts": {NodeName: "n"}, "many nodes": {Mounts: newMounts(nil)},
 		"it is mounted": {NodeName: "n", Mounts: newMounts(usedByPodOf("p"))}, "it is not mounted": {NodeName: "n", Mounts: newMounts(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -134,7 +134,7 @@ func TestADyingClaimThatWasGivenAnAttributesClassGoes(t *testing.T) {
 	})
 }
 
-// A claim whose reference and marks somebody has taken away says nothing of the volume that it had.
+// If another program removes the reference and the marks of a claim, its status has nothing of its former volume.
 func TestAClaimThatFallsBackToPendingForgetsItsVolume(t *testing.T) {
 	had := func(claim *v1.PersistentVolumeClaim) {
 		claim.Status = v1.PersistentVolumeClaimStatus{

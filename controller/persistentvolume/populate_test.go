@@ -289,7 +289,7 @@ func TestAClaimThatIsDeletedWhileItIsFilledIsCleanedUp(t *testing.T) {
 	})
 }
 
-// The storage is not deleted while the volume may be mounted, nor when somebody has taken the claim's finalizers away.
+// The storage is not deleted while the volume may be mounted, also if another program has removed the claim's finalizers.
 func TestNothingIsDeletedBeforeTheVolumeIsReleased(t *testing.T) {
 	for name, forced := range map[string]bool{"claim deleted": false, "claim gone": true} {
 		t.Run(name, func(t *testing.T) {

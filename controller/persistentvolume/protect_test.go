@@ -79,12 +79,12 @@ func podsWhoseObjectsAreThere() map[string]*v1.Pod {
 		"being deleted, its container has ended": stopped,
 		"failed":                                 inPhase(v1.PodFailed),
 		"succeeded":                              inPhase(v1.PodSucceeded),
-		"a phase that nobody knows":              inPhase("Paused"),
+		"an unknown phase":                       inPhase("Paused"),
 	}
 }
 
 // The object of a pod protects its claim, and the volume of a claim that was torn away from beneath it, whatever its node name,
-// its phase and its container statuses are: nobody promises to write them.
+// its phase and its container statuses are: no program has to write them.
 func TestThePodsObjectProtectsWhateverItsStatusSays(t *testing.T) {
 	for name, pod := range podsWhoseObjectsAreThere() {
 		for _, options := range []Options{{}, {NodeName: "n"}} {
@@ -181,7 +181,7 @@ func TestAVolumeInUseIsNotReclaimed(t *testing.T) {
 	}
 }
 
-// That nobody has a volume is not believed by memory, which may have heard nothing of an attachment for a while.
+// The controller reads the store before it treats a volume as attached nowhere: its mirror may lack a new attachment.
 func TestAnAttachmentThatIsNotSeenYetKeepsItsVolume(t *testing.T) {
 	for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
 		t.Run(string(how), func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestPodsOfTheNextClaimDoNotHoldTheVolumeOfTheOldOne(t *testing.T) {
 	})
 }
 
-// A volume that cannot be recycled is tried again, and is not had by anybody in between.
+// A volume that cannot be recycled is tried again, and no claim gets it before.
 func TestRecycleThatFailsIsTriedAgain(t *testing.T) {
 	recycled := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRecycle), volumeAnnotation(objects.AnnBoundByController, objects.Yes))
 	inWorld(t, objectList{recycled, newClaim("d")}, func(t *testing.T, w *world) {
@@ -301,8 +301,8 @@ func TestAPodThatIsMadeAgainGetsAnotherClaim(t *testing.T) {
 	})
 }
 
-// A claim of the name that is somebody else's is neither taken nor deleted; the pod is told.
-func TestAnEphemeralVolumeTakesNobodysClaim(t *testing.T) {
+// A claim of that name that the pod does not own is neither used nor deleted. An event of the pod says so.
+func TestAnEphemeralVolumeTakesNoForeignClaim(t *testing.T) {
 	inWorld(t, objectList{newClaim("p-scratch"), newVolume("a"), withEphemeral("p", "uid-p")}, func(t *testing.T, w *world) {
 		w.settle()
 		assert.Equal(t, []string{objects.ReasonFailedClaim}, w.reasons())
@@ -340,14 +340,14 @@ func (s *flaky) Update(ctx context.Context, obj runtime.Object) (runtime.Object,
 	return s.Store.Update(ctx, obj)
 }
 
-// Whoever made them, and in whatever state they are found: claims and volumes get their finalizers, also when the first write fails,
+// Whichever program made them, and in whatever state they are: claims and volumes get their finalizers, also when the first write fails,
 // and lose them when they are deleted and nothing uses them.
 func TestEveryClaimAndVolumeIsProtected(t *testing.T) {
 	pending := func(claim *v1.PersistentVolumeClaim) { claim.Status.Phase = v1.ClaimPending }
 	all := objectList{
 		newClaim("pending", ofClass("gone"), pending), newClaim("lost", completed, names("nowhere"), lost),
 		newClaim("bound", completed, names("a")), newVolume("a", refTo("bound", "uid-bound")),
-		newVolume("free", inClass("x")), newVolume("reserved", inClass("x"), refTo("nobody", "")),
+		newVolume("free", inClass("x")), newVolume("reserved", inClass("x"), refTo("missing", "")),
 		newVolume("released", refTo("gone", "uid-gone"), policy(v1.PersistentVolumeReclaimRetain), func(pv *v1.PersistentVolume) {
 			pv.Status.Phase = v1.VolumeReleased
 		}),

@@ -153,7 +153,7 @@ func (w *world) selectNode(name string) {
 }
 
 // What a plugin quotes of a class in an error or a panic is in no event and in no reason.
-func TestWhatAProvisionerQuotesOfItsClassIsToldToNobody(t *testing.T) {
+func TestWhatAProvisionerQuotesOfItsClassIsInNoEvent(t *testing.T) {
 	const secret = "hush-7f3a"
 	class := newClass("x", func(c *storagev1.StorageClass) { c.MountOptions = []string{"pw=" + secret} })
 	for _, fault := range []fake.Fault{fake.Fail(errors.New("pw=" + secret)), fake.PanicWith("pw=" + secret)} {
@@ -219,7 +219,7 @@ func TestBackoffBelongsToTheUID(t *testing.T) {
 	})
 }
 
-// After an outcome that nobody knows, the claim is held until it is known, and the storage is found by its name.
+// After an unknown outcome, the claim stays until it is known, and the storage is found by its name.
 func TestUncertainProvisioning(t *testing.T) {
 	uncertain := volume.Uncertain(errors.New("the answer was lost"))
 	t.Run("is finished", func(t *testing.T) {

@@ -37,7 +37,7 @@ func TestVolume(t *testing.T) {
 		ref     string                   // the claim and UID that it names afterwards
 		reason  string
 	}{
-		"1 names nobody":                 {objectList{newVolume("a", func(pv *v1.PersistentVolume) { pv.Status.Phase = "" })}, v1.VolumeAvailable, "", ""},
+		"1 names no claim":               {objectList{newVolume("a", func(pv *v1.PersistentVolume) { pv.Status.Phase = "" })}, v1.VolumeAvailable, "", ""},
 		"2 reserved without UID":         {objectList{newVolume("a", refTo("c", ""))}, v1.VolumeAvailable, "c/", ""},
 		"3 its claim is gone, Retain":    {objectList{newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimRetain))}, v1.VolumeReleased, "c/uid-c", ""},
 		"4 its claim is gone, no policy": {objectList{newVolume("a", refTo("c", "uid-c"))}, v1.VolumeReleased, "c/uid-c", ""},

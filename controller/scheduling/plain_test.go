@@ -590,7 +590,7 @@ func requireSameAsAnew(t *testing.T, w *plainWorld, s *Scheduler, c chooser) {
 		w.compare(t, anew, c.newPod("p"), "anew")
 	}
 	require.Len(t, s.index.nodes.slots, len(anew.index.nodes.slots))
-	require.Len(t, s.index.selectors.byKey, len(anew.index.selectors.byKey), "selectors that nobody uses")
+	require.Len(t, s.index.selectors.byKey, len(anew.index.selectors.byKey), "unused selectors")
 	require.Len(t, s.index.selectors.byLabel, len(anew.index.selectors.byLabel))
 	require.Len(t, s.index.nodes.labeled, len(anew.index.nodes.labeled))
 	require.Len(t, s.index.groups, len(anew.index.groups))

@@ -224,7 +224,7 @@ func (d *disks) GetSnapshot(ctx context.Context, handle string) (volume.Snapshot
 	return d.Plugin.GetSnapshot(ctx, handle)
 }
 
-// DeleteSnapshot implements volume.SnapshottableVolumePlugin. It is there that a snapshot is lost which somebody has.
+// DeleteSnapshot implements volume.SnapshottableVolumePlugin. It reports the deletion of a snapshot whose VolumeSnapshot exists.
 func (d *disks) DeleteSnapshot(ctx context.Context, handle string) error {
 	if err := d.begin(ctx, "deletes snapshot "+handle); err != nil {
 		return err
@@ -280,7 +280,7 @@ func (d *disks) GetGroupSnapshot(ctx context.Context, handle string, members []s
 	return d.Plugin.GetGroupSnapshot(ctx, handle, members)
 }
 
-// DeleteGroupSnapshot implements volume.GroupSnapshottableVolumePlugin. It is there that a group is lost which somebody has.
+// DeleteGroupSnapshot implements volume.GroupSnapshottableVolumePlugin. It reports the deletion of a group whose VolumeGroupSnapshot exists.
 func (d *disks) DeleteGroupSnapshot(ctx context.Context, handle string, members []string) error {
 	if err := d.begin(ctx, "deletes group "+handle); err != nil {
 		return err
@@ -489,7 +489,7 @@ func (s *sim) makeReady() {
 	}
 }
 
-// make has people make an object: whoever watches has seen it before the next change.
+// make creates an object for a user. All watchers have received it before the next change.
 func (s *sim) make(ctx context.Context, obj store.Object) {
 	if _, err := s.memory.Create(ctx, s.withUID(obj)); err == nil {
 		s.note("new: %T %s", obj, obj.GetName())

@@ -318,7 +318,7 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 	}
 	for _, snap := range s.backend.Snapshots() {
 		if !known[snap.Handle] {
-			wrong = append(wrong, "snapshot "+snap.Handle+" in the storage is known to nobody")
+			wrong = append(wrong, "snapshot "+snap.Handle+" in the storage has no content")
 		}
 	}
 	for _, claim := range claims {

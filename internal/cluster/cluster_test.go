@@ -154,7 +154,7 @@ func TestAnExclusiveVolumeIsAttachedToOneNodeUncertainCounted(t *testing.T) {
 	_, err = a.BeginAttach(toA)
 	require.ErrorIs(t, err, cluster.ErrDetaching)
 	a.DeleteNode(nodeA, "uid-a")
-	refused("while its node has gone and nobody has detached it")
+	refused("while its node has gone and it was not detached")
 	a.MarkVolumeAsDetached(cachetest.Shared("s1"), nodeA)
 	assert.Empty(t, a.NodesOfVolume(cachetest.Shared("s1")))
 	_, err = a.BeginAttach(toB)
@@ -232,7 +232,7 @@ func TestAReportIsWithdrawnBeforeADetachAndComesBackWhenItFails(t *testing.T) {
 	assert.Equal(t, cluster.NotAttached, a.AttachState(cachetest.Shared("s2"), nodeA))
 }
 
-func TestNobodyDetachesWhatTheNodeUses(t *testing.T) {
+func TestNothingIsDetachedThatTheNodeUses(t *testing.T) {
 	a := newCluster(t, nil)
 	attachTo(t, a, "s1", nodeA, "")
 	attachTo(t, a, "s2", nodeA, "")
@@ -314,7 +314,7 @@ func TestADeletedNodeLeavesNothingBehindOnceItsVolumesAreDetached(t *testing.T) 
 	assert.False(t, row.Reported)
 	_, ok := a.Report(nodeA)
 	assert.False(t, ok)
-	assert.Equal(t, []types.NodeName{nodeB}, a.NodesToReport(), "nobody is told of a node that has gone")
+	assert.Equal(t, []types.NodeName{nodeB}, a.NodesToReport(), "a node that has gone has no report")
 	require.ErrorIs(t, a.RemoveVolumeFromReportAsAttached(cachetest.Shared("s1"), nodeA), volume.ErrInUse, "its last word stands")
 	require.ErrorIs(t, a.MarkVolumeAsAttached(cachetest.Shared("s1"), nil, nodeA, ""), cluster.ErrNodeUnknown)
 	_, err := a.BeginAttach(cluster.AttachRequest{VolumeSpec: cachetest.RWX("s1"), NodeName: nodeA})
@@ -443,7 +443,7 @@ func TestWhatANodesStatusAndAttachmentsTellAfterARestartIsUncertain(t *testing.T
 		VolumesInUse:    []v1.UniqueVolumeName{cachetest.Shared("s1")},
 	}}
 	require.NoError(t, a.RecoverNode(object))
-	assert.Equal(t, cluster.AssumedInUse, get(t, a, "s1", nodeA).InUse, "whoever knows who wrote the list says what is in use")
+	assert.Equal(t, cluster.AssumedInUse, get(t, a, "s1", nodeA).InUse, "the caller knows that the node wrote the list")
 	assert.Equal(t, cluster.AssumedInUse, get(t, a, "s2", nodeA).InUse)
 	require.NoError(t, a.SetVolumesInUse(nodeA, "uid-a", object.Status.VolumesInUse))
 	require.NoError(t, a.RecoverAttachment(operationexecutor.AttachedVolume{

@@ -130,7 +130,7 @@ func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 
 func TestThatAnotherNodeHasTheVolumeIsToldOnce(t *testing.T) {
 	d := newDesiredCluster(t, &hooks{})
-	assert.False(t, d.MarkMultiAttachErrorReported(cachetest.Shared("s1"), nodeA), "nobody wants it")
+	assert.False(t, d.MarkMultiAttachErrorReported(cachetest.Shared("s1"), nodeA), "no pod needs it")
 	wants(t, d, onNode("p1", nodeA), cachetest.RWO("s1"))
 	wants(t, d, onNode("p3", nodeB), cachetest.RWO("s1"))
 	assert.True(t, d.MarkMultiAttachErrorReported(cachetest.Shared("s1"), nodeA))

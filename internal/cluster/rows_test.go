@@ -88,7 +88,7 @@ func (d *DesiredStateOfWorld) verify(t *testing.T) {
 		require.True(t, slices.IsSortedFunc(list, func(a, b *wantedAttachment) int { return a.compareNode(b.NodeName) }))
 		for _, w := range list {
 			require.Equal(t, name, w.VolumeName)
-			require.NotEmpty(t, w.pods, "nothing is wanted by nobody")
+			require.NotEmpty(t, w.pods, "each row has a pod")
 			require.Len(t, w.pods, w.PodCount)
 			byVolume[w] = true
 			podsOf += len(w.pods)
@@ -282,7 +282,7 @@ func (a *ActualStateOfWorld) verify(t *testing.T) {
 			require.NotEqual(t, NotAttached, row.AttachState)
 			require.True(t, row.AttachState != Attached || row.Reported, "what is certain is told")
 			require.False(t, row.Reported && row.AttachState != Attached && row.AttachState != AttachUncertain)
-			require.False(t, row.Reported && !node.present, "nobody is told of a node that has gone")
+			require.False(t, row.Reported && !node.present, "a node that has gone has no report")
 			require.False(t, row.AttachState == Attached && row.NodeUID != node.uid, "nothing is inherited")
 			require.Equal(t, row.AttachState == Attaching, row.attempt != nil)
 			counts[row.NodeName]++

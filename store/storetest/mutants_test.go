@@ -305,7 +305,7 @@ func commits(change func(ctx context.Context, m *store.Memory, w store.Write) (s
 	}}
 }
 
-// generous gives a lease to whoever asks.
+// generous gives a lease to every caller.
 type generous struct{ *store.Memory }
 
 func (*generous) AcquireLease(_ context.Context, r store.LeaseRequest) (store.Lease, error) {
@@ -451,7 +451,7 @@ func mutants() map[string]mutant {
 			}
 			before, err := m.Get(ctx, key)
 			return w, err != nil || len(count(w.Object)) > len(count(before)) || count(w.Object) > count(before)
-		}).in, []string{"NobodySeesHalfATransaction"}},
+		}).in, []string{"NoReaderSeesHalfATransaction"}},
 		"a lease of many holders": {func(m *store.Memory) store.Store { return &generous{m} }, []string{
 			"ALeaseHasOneHolder", "AReleasedLeaseIsFree", "AHeldLeaseIsWaitedFor", "AnExpiredLeaseIsAnothers", "ARenewedLeaseLives",
 			"AHolderTakesItsLeaseAgain", "AMalformedRequestIsInvalid",
@@ -511,7 +511,7 @@ func TestSuiteCatchesMutants(t *testing.T) {
 	}
 }
 
-// TestEachRuleHasAMutant: a rule of which nobody has seen that it fails may be none.
+// TestEachRuleHasAMutant: a rule that was never seen to fail may be none.
 func TestEachRuleHasAMutant(t *testing.T) {
 	var caught []string
 	for _, m := range mutants() {

@@ -22,7 +22,7 @@ func transactionCases() []testCase {
 		{"ATransactionThatOnlyAsks", withTransactions(testEmptyTransaction)},
 		{"AMalformedTransactionIsInvalid", withTransactions(testInvalidTransaction)},
 		{"OneTransactionWinsPerVersion", withTransactions(testOneTransactionWins)},
-		{"NobodySeesHalfATransaction", withTransactions(testTransfers)},
+		{"NoReaderSeesHalfATransaction", withTransactions(testTransfers)},
 		{"AWatchIsResumedWithinATransaction", withTransactions(testResumeWithin)},
 	}
 }

@@ -63,7 +63,7 @@ func TestAListThatWasBegunBeforeIsNotBelieved(t *testing.T) {
 	})
 }
 
-// A list that nobody waits for any more fails for those who share it, and is not kept.
+// A list whose callers have all given up fails for the callers that share it, and is not kept.
 func TestAListEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowLists{Store: store.NewMemory(store.MemoryOptions{}), goOn: make(chan struct{})}

@@ -63,15 +63,15 @@ func TestWhatIsOfferedIsKeptForTheClaim(t *testing.T) {
 	small, err := NewNeed(newClaim("small"), nil)
 	require.NoError(t, err)
 	keepForLarge := func(*v1.PersistentVolume) (types.NamespacedName, bool) { return claimed("large"), true }
-	nobody := func(*v1.PersistentVolume) (types.NamespacedName, bool) {
-		t.Error("it is offered to nobody else")
+	none := func(*v1.PersistentVolume) (types.NamespacedName, bool) {
+		t.Error("it is offered to no other claim")
 		return types.NamespacedName{}, false
 	}
 
-	s.offer(pv, nobody)
+	s.offer(pv, none)
 	s.refresh("v")
 	s.offer(pv, keepForLarge)
-	s.offer(pv, nobody)
+	s.offer(pv, none)
 	assert.Nil(t, s.take(small))
 	s.refresh("v")
 	assert.Nil(t, s.take(small), "an event of the volume changes nothing")
@@ -110,7 +110,7 @@ func TestAnOfferToAClaimThatIsGoneIsOfferedAgain(t *testing.T) {
 	assert.Empty(t, w.groups, "nothing is left of those that are gone")
 }
 
-// A volume that was taken is nobody else's until it is given back.
+// No other claim gets a volume that was taken, until it is given back.
 func TestWhatIsTakenIsNotTakenTwice(t *testing.T) {
 	pv := newVolume("v")
 	s := newAvailable(func(string) (*v1.PersistentVolume, bool) { return pv, pv != nil })
