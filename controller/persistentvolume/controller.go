@@ -184,7 +184,7 @@ func (c *Controller) Run(ctx context.Context) error {
 type AbandonedCallsError = call.AbandonedError
 
 func (c *Controller) run(ctx context.Context) {
-	var feeds, workers sync.WaitGroup
+	var feeds sync.WaitGroup
 	defer c.queue.Stop()
 	feeds.Go(func() { c.mirrors.classes.Follow(ctx, c.classChanged) })
 	feeds.Go(func() { c.mirrors.attributes.Follow(ctx, c.attributesChanged) })
@@ -196,11 +196,8 @@ func (c *Controller) run(ctx context.Context) {
 		feeds.Go(func() { watcher.WatchSnapshots(ctx, c.snapshotChanged) })
 	}
 	if c.mirrors.synced(ctx) {
-		for range c.options.Workers {
-			workers.Go(func() { c.queue.Run(ctx, c.sync) })
-		}
+		c.queue.RunWorkers(ctx, c.options.Workers, c.sync)
 	}
-	workers.Wait()
 	c.fillings.Wait()
 	feeds.Wait()
 }
@@ -220,13 +217,7 @@ func (c *Controller) sync(ctx context.Context, item work.Item) error {
 	case work.Namespace:
 		err = c.users.ReadPods(ctx, item.Name.Namespace)
 	}
-	if work.IsFailure(err) && ctx.Err() == nil {
-		level := slog.LevelWarn
-		if errors.Is(err, store.ErrConflict) {
-			level = slog.LevelDebug
-		}
-		c.options.Logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "error", err)
-	}
+	work.LogRetry(ctx, c.options.Logger, item, err)
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	v1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/volumekit/volumekit/controller/internal/work"
@@ -18,12 +17,13 @@ import (
 
 // contentSync syncs contents: plugins create and delete their snapshots.
 type contentSync struct {
-	store   store.Store
-	mirrors *mirrors
-	queue   *work.Queue
-	plugins *plugins
-	events  recorder
-	sources *sources
+	store    store.Store
+	mirrors  *mirrors
+	queue    *work.Queue
+	plugins  *plugins
+	events   recorder
+	sources  *sources
+	failures failures[*snapshotv1.VolumeSnapshotContent]
 }
 
 // sync does the next step for one content.
@@ -39,7 +39,7 @@ func (c *contentSync) sync(ctx context.Context, item work.Item) error {
 		return c.syncDeleted(ctx, item, content)
 	}
 	if (content.Spec.Source.VolumeHandle == nil) == (content.Spec.Source.SnapshotHandle == nil) {
-		return c.fail(ctx, content, "ContentValidationError", fmt.Errorf(
+		return c.failures.fail(ctx, content, "ContentValidationError", fmt.Errorf(
 			"name either a volumeHandle or a snapshotHandle as the source of the content, and not both: %w", volume.ErrInvalid))
 	}
 	content, err := write(ctx, c.store, c.mirrors.contents, unchanged(content).protect(FinalizerContent))
@@ -57,21 +57,6 @@ func (c *contentSync) sync(ctx context.Context, item work.Item) error {
 		return c.createSnapshot(ctx, content)
 	}
 	return c.updateSnapshot(ctx, content)
-}
-
-// fail writes why a content has no snapshot that can be used. It is tried again after a back-off.
-func (c *contentSync) fail(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, reason string, why error) error {
-	failed := &work.CallError{UID: content.UID, Err: fmt.Errorf("content %q: %w", content.Name, why)}
-	if ctx.Err() != nil {
-		return failed
-	}
-	news, err := failures[*snapshotv1.VolumeSnapshotContent]{c.store, c.mirrors.contents, contentFailure}.write(ctx, content, why)
-	if err != nil {
-		failed.Err = errors.Join(failed.Err, err)
-	} else if news {
-		c.events.record(content, v1.EventTypeWarning, reason, why)
-	}
-	return failed
 }
 
 // snapshotRequest is the input of the plugin's call that creates the snapshot of a content.
@@ -126,7 +111,7 @@ func (c *contentSync) createSnapshot(ctx context.Context, content *snapshotv1.Vo
 	}
 	o, err := c.requestOf(ctx, content)
 	if err != nil {
-		return c.fail(ctx, content, "SnapshotCreationFailed", err)
+		return c.failures.fail(ctx, content, "SnapshotCreationFailed", err)
 	}
 	content, err = write(ctx, c.store, c.mirrors.contents, unchanged(content).mark(AnnBeingCreated))
 	if err != nil {
@@ -143,7 +128,7 @@ func (c *contentSync) createSnapshot(ctx context.Context, content *snapshotv1.Vo
 		}
 		content = unmarked
 	}
-	return c.fail(ctx, content, "SnapshotCreationFailed", err)
+	return c.failures.fail(ctx, content, "SnapshotCreationFailed", err)
 }
 
 // isWanted reports whether the snapshot of a content for which nothing was begun is still to be made. It reads the store.
@@ -165,7 +150,7 @@ func isMarked(obj store.Object, key string) bool {
 func (c *contentSync) updateSnapshot(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	plugin, err := c.plugins.mgr.FindSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
 	if err != nil {
-		return c.fail(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
+		return c.failures.fail(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
 	}
 	found, err := c.plugins.get(ctx, plugin, handleOf(content))
 	switch {
@@ -182,7 +167,7 @@ func (c *contentSync) updateSnapshot(ctx context.Context, content *snapshotv1.Vo
 		err = fmt.Errorf("snapshot %q is now %q: %w", handleOf(content), found.Handle, volume.ErrInvalid)
 	}
 	if err != nil {
-		return c.fail(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
+		return c.failures.fail(ctx, content, "SnapshotContentCheckandUpdateFailed", err)
 	}
 	return c.recordStatus(ctx, content, found)
 }

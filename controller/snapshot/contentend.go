@@ -30,7 +30,7 @@ func (c *contentSync) syncDeleted(ctx context.Context, item work.Item, content *
 		if content, err = c.deleteSnapshot(ctx, content); errors.Is(err, store.ErrConflict) {
 			return err
 		} else if err != nil {
-			return c.fail(ctx, content, "SnapshotDeleteError", err)
+			return c.failures.fail(ctx, content, "SnapshotDeleteError", err)
 		}
 	}
 	_, err = write(ctx, c.store, c.mirrors.contents, unchanged(content).release(FinalizerContent))

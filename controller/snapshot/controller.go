@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/controller/internal/call"
@@ -73,10 +75,18 @@ func New(mgr *volume.VolumePluginMgr, s store.Store, options Options) *Controlle
 	events, from := recorder{options.Events}, &sources{store: s, mirrors: c.mirrors, plugins: c.plugins}
 	c.waker = &waker{mirrors: c.mirrors, queue: c.queue}
 	c.claims = &protection{store: s, mirrors: c.mirrors, locks: newClaimLocks()}
-	c.snapshots = &snapshotSync{store: s, mirrors: c.mirrors, queue: c.queue, events: events, sources: from, claims: c.claims}
-	c.contents = &contentSync{store: s, mirrors: c.mirrors, queue: c.queue, plugins: c.plugins, events: events, sources: from}
-	c.groups = &groupSync{store: s, mirrors: c.mirrors, queue: c.queue, events: events, sources: from, claims: c.claims}
-	c.groupContents = &groupContentSync{store: s, mirrors: c.mirrors, queue: c.queue, plugins: c.plugins, events: events, sources: from}
+	c.snapshots = &snapshotSync{store: s, mirrors: c.mirrors, queue: c.queue, events: events, sources: from, claims: c.claims,
+		failures: failures[*snapshotv1.VolumeSnapshot]{s, c.mirrors.snapshots, events, "snapshot", snapshotFailure},
+	}
+	c.contents = &contentSync{store: s, mirrors: c.mirrors, queue: c.queue, plugins: c.plugins, events: events, sources: from,
+		failures: failures[*snapshotv1.VolumeSnapshotContent]{s, c.mirrors.contents, events, "content", contentFailure},
+	}
+	c.groups = &groupSync{store: s, mirrors: c.mirrors, queue: c.queue, events: events, sources: from, claims: c.claims,
+		failures: failures[*groupv1.VolumeGroupSnapshot]{s, c.mirrors.groups, events, "group", groupFailure},
+	}
+	c.groupContents = &groupContentSync{store: s, mirrors: c.mirrors, queue: c.queue, plugins: c.plugins, events: events, sources: from,
+		failures: failures[*groupv1.VolumeGroupSnapshotContent]{s, c.mirrors.groupContents, events, "content of group", groupContentFailure},
+	}
 	return c
 }
 
@@ -127,28 +137,19 @@ func (c *Controller) Run(ctx context.Context) error {
 type AbandonedCallsError = call.AbandonedError
 
 func (c *Controller) run(ctx context.Context) {
-	var feeds, workers sync.WaitGroup
+	var feeds sync.WaitGroup
 	defer c.queue.Stop()
 	c.waker.follow(ctx, &feeds)
 	if c.mirrors.synced(ctx) {
-		for range c.options.Workers {
-			workers.Go(func() { c.queue.Run(ctx, c.syncItem) })
-		}
+		c.queue.RunWorkers(ctx, c.options.Workers, c.syncItem)
 	}
-	workers.Wait()
 	feeds.Wait()
 }
 
 // syncItem syncs an item. After an error it is synced again after a back-off.
 func (c *Controller) syncItem(ctx context.Context, item work.Item) error {
 	err := c.sync(ctx, item)
-	if work.IsFailure(err) && ctx.Err() == nil {
-		level := slog.LevelWarn
-		if errors.Is(err, store.ErrConflict) || errors.Is(err, errNotReady) {
-			level = slog.LevelDebug
-		}
-		c.options.Logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "error", err)
-	}
+	work.LogRetry(ctx, c.options.Logger, item, err, errNotReady)
 	return err
 }
 

@@ -19,12 +19,13 @@ import (
 
 // groupSync syncs groups: it binds them to contents, creates the VolumeSnapshots of their members, and releases them.
 type groupSync struct {
-	store   store.Store
-	mirrors *mirrors
-	queue   *work.Queue
-	events  recorder
-	sources *sources
-	claims  *protection
+	store    store.Store
+	mirrors  *mirrors
+	queue    *work.Queue
+	events   recorder
+	sources  *sources
+	failures failures[*groupv1.VolumeGroupSnapshot]
+	claims   *protection
 }
 
 const groupKind = "VolumeGroupSnapshot"
@@ -67,7 +68,7 @@ func (c *groupSync) sync(ctx context.Context, name types.NamespacedName) error {
 		return c.syncDeleted(ctx, group)
 	}
 	if (group.Spec.Source.Selector == nil) == (deref(group.Spec.Source.VolumeGroupSnapshotContentName) == "") {
-		return c.wait(ctx, group, "GroupSnapshotValidationError",
+		return c.failures.wait(ctx, group, "GroupSnapshotValidationError",
 			errors.New("give either a selector of claims or the name of a content as the source of the group, and not both"))
 	}
 	group, err := write(ctx, c.store, c.mirrors.groups, unchanged(group).protect(FinalizerGroup))
@@ -82,22 +83,13 @@ func (c *groupSync) sync(ctx context.Context, name types.NamespacedName) error {
 	return c.createContent(ctx, group)
 }
 
-// wait writes why a group has no content, or none that can be used. It is looked at again when what it waits for changes.
-func (c *groupSync) wait(ctx context.Context, group *groupv1.VolumeGroupSnapshot, reason string, why error) error {
-	news, err := failures[*groupv1.VolumeGroupSnapshot]{c.store, c.mirrors.groups, groupFailure}.write(ctx, group, why)
-	if err == nil && news {
-		c.events.record(group, v1.EventTypeWarning, reason, why)
-	}
-	return err
-}
-
 // createContent creates the content of a group of claims, or finds the one that was created before. The claims are those that the
 // selector selects now.
 func (c *groupSync) createContent(ctx context.Context, group *groupv1.VolumeGroupSnapshot) error {
 	content, err := store.Get[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "", groupContentName(group.UID))
 	switch {
 	case err == nil && (len(content.Spec.Source.VolumeHandles) == 0 || !isBoundTo(content.Spec.VolumeGroupSnapshotRef, group)):
-		return c.wait(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
+		return c.failures.wait(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
 			"content %q has the name of that of the group and is not its: rename or delete it", content.Name))
 	case err == nil:
 		return c.bind(ctx, group, content)
@@ -109,11 +101,11 @@ func (c *groupSync) createContent(ctx context.Context, group *groupv1.VolumeGrou
 	}
 	claims, sources, why := c.sourcesOfGroup(group)
 	if why != nil {
-		return errors.Join(c.wait(ctx, group, "CreateGroupSnapshotContentFailed", why), retry(group.UID, why))
+		return errors.Join(c.failures.wait(ctx, group, "CreateGroupSnapshotContentFailed", why), retry(group.UID, why))
 	}
 	class, why := c.classOf(group, sources[0].plugin.GetPluginName())
 	if why != nil {
-		return c.wait(ctx, group, "CreateGroupSnapshotContentFailed", why)
+		return c.failures.wait(ctx, group, "CreateGroupSnapshotContentFailed", why)
 	}
 	if group.Spec.VolumeGroupSnapshotClassName == nil {
 		e := unchanged(group).begin()
@@ -124,7 +116,7 @@ func (c *groupSync) createContent(ctx context.Context, group *groupv1.VolumeGrou
 	}
 	wanted, why := newGroupContent(group, class, sources)
 	if why != nil {
-		return c.wait(ctx, group, "CreateGroupSnapshotContentFailed", why)
+		return c.failures.wait(ctx, group, "CreateGroupSnapshotContentFailed", why)
 	}
 	release, err := c.claims.protectClaims(ctx, claims...)
 	if err != nil {
@@ -176,17 +168,17 @@ func (c *groupSync) bindToContent(ctx context.Context, group *groupv1.VolumeGrou
 	content, ok := c.mirrors.groupContents.Get(objects.Named(*group.Spec.Source.VolumeGroupSnapshotContentName))
 	switch {
 	case !ok:
-		return c.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf(
+		return c.failures.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf(
 			"content %q does not exist: create it", *group.Spec.Source.VolumeGroupSnapshotContentName))
 	case content.Spec.Source.GroupSnapshotHandles == nil:
-		return c.wait(ctx, group, "GroupSnapshotContentMismatch", fmt.Errorf(
+		return c.failures.wait(ctx, group, "GroupSnapshotContentMismatch", fmt.Errorf(
 			"content %q is one that is made of volumes: name one that has groupSnapshotHandles", content.Name))
 	case !names(content.Spec.VolumeGroupSnapshotRef, group):
 		ref := content.Spec.VolumeGroupSnapshotRef
-		return c.wait(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
+		return c.failures.wait(ctx, group, "GroupSnapshotContentMisbound", fmt.Errorf(
 			"content %q is for group %q with UID %q: name another content", content.Name, nameIn(ref), ref.UID))
 	case isBeingDeleted(content):
-		return c.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
+		return c.failures.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
 	}
 	e := unchanged(content)
 	if content.Spec.VolumeGroupSnapshotRef.UID == "" {
@@ -216,14 +208,14 @@ func (c *groupSync) followContent(ctx context.Context, group *groupv1.VolumeGrou
 		var err error
 		content, err = store.Get[*groupv1.VolumeGroupSnapshotContent](ctx, c.store, "", groupBoundTo(group))
 		if errors.Is(err, store.ErrNotFound) {
-			return c.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshots are lost", groupBoundTo(group)))
+			return c.failures.wait(ctx, group, "GroupSnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshots are lost", groupBoundTo(group)))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if !isBoundTo(content.Spec.VolumeGroupSnapshotRef, group) {
-		return c.wait(ctx, group, "GroupSnapshotMisbound", fmt.Errorf("content %q is not that of this group", content.Name))
+		return c.failures.wait(ctx, group, "GroupSnapshotMisbound", fmt.Errorf("content %q is not that of this group", content.Name))
 	}
 	if content.Status != nil && deref(content.Status.VolumeGroupSnapshotHandle) != "" && !isBeingDeleted(content) {
 		for _, info := range content.Status.VolumeSnapshotInfoList {

@@ -8,7 +8,6 @@ import (
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	v1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,12 +19,13 @@ import (
 
 // groupContentSync syncs contents of groups: plugins create and delete their snapshots.
 type groupContentSync struct {
-	store   store.Store
-	mirrors *mirrors
-	queue   *work.Queue
-	plugins *plugins
-	events  recorder
-	sources *sources
+	store    store.Store
+	mirrors  *mirrors
+	queue    *work.Queue
+	plugins  *plugins
+	events   recorder
+	sources  *sources
+	failures failures[*groupv1.VolumeGroupSnapshotContent]
 }
 
 // sync does the next step for the content of one group.
@@ -38,7 +38,7 @@ func (c *groupContentSync) sync(ctx context.Context, item work.Item) error {
 		return c.syncDeleted(ctx, item, content)
 	}
 	if (len(content.Spec.Source.VolumeHandles) == 0) == (content.Spec.Source.GroupSnapshotHandles == nil) {
-		return c.fail(ctx, content, "GroupContentValidationError", fmt.Errorf(
+		return c.failures.fail(ctx, content, "GroupContentValidationError", fmt.Errorf(
 			"name either volumeHandles or groupSnapshotHandles as the source of the content, and not both: %w", volume.ErrInvalid))
 	}
 	content, err := write(ctx, c.store, c.mirrors.groupContents, unchanged(content).protect(FinalizerGroupContent))
@@ -54,26 +54,12 @@ func (c *groupContentSync) sync(ctx context.Context, item work.Item) error {
 	}
 	plugin, err := c.plugins.mgr.FindGroupSnapshottablePluginByName(c.plugins.served(content.Spec.Driver))
 	if err != nil {
-		return c.fail(ctx, content, "GroupSnapshotCreationFailed", err)
+		return c.failures.fail(ctx, content, "GroupSnapshotCreationFailed", err)
 	}
 	if groupHandleOf(content) == "" {
 		return c.createGroup(ctx, content, plugin)
 	}
 	return c.updateGroup(ctx, content, plugin)
-}
-
-func (c *groupContentSync) fail(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, reason string, why error) error {
-	failed := &work.CallError{UID: content.UID, Err: fmt.Errorf("content of group %q: %w", content.Name, why)}
-	if ctx.Err() != nil {
-		return failed
-	}
-	news, err := failures[*groupv1.VolumeGroupSnapshotContent]{c.store, c.mirrors.groupContents, groupContentFailure}.write(ctx, content, why)
-	if err != nil {
-		failed.Err = errors.Join(failed.Err, err)
-	} else if news {
-		c.events.record(content, v1.EventTypeWarning, reason, why)
-	}
-	return failed
 }
 
 // requestOf returns the plugin's options for a content whose sources are volumes. It reads the store.
@@ -123,7 +109,7 @@ func (c *groupContentSync) createGroup(
 	}
 	options, err := c.requestOf(ctx, content)
 	if err != nil {
-		return c.fail(ctx, content, "GroupSnapshotCreationFailed", err)
+		return c.failures.fail(ctx, content, "GroupSnapshotCreationFailed", err)
 	}
 	content, err = write(ctx, c.store, c.mirrors.groupContents, unchanged(content).mark(AnnGroupBeingCreated))
 	if err != nil {
@@ -140,7 +126,7 @@ func (c *groupContentSync) createGroup(
 		}
 		content = unmarked
 	}
-	return c.fail(ctx, content, "GroupSnapshotCreationFailed", err)
+	return c.failures.fail(ctx, content, "GroupSnapshotCreationFailed", err)
 }
 
 // updateGroup reads from the plugin whether the snapshots of a group are ready to use.
@@ -155,7 +141,7 @@ func (c *groupContentSync) updateGroup(
 		err = fmt.Errorf("group %q is now %q: %w", groupHandleOf(content), found.Handle, volume.ErrInvalid)
 	}
 	if err != nil {
-		return c.fail(ctx, content, "GroupSnapshotContentCheckandUpdateFailed", err)
+		return c.failures.fail(ctx, content, "GroupSnapshotContentCheckandUpdateFailed", err)
 	}
 	return c.recordStatus(ctx, content, found)
 }
@@ -234,7 +220,7 @@ func (c *groupContentSync) syncDeleted(ctx context.Context, item work.Item, cont
 		if content, err = c.deleteGroup(ctx, content); errors.Is(err, store.ErrConflict) {
 			return err
 		} else if err != nil {
-			return c.fail(ctx, content, "GroupSnapshotDeleteError", err)
+			return c.failures.fail(ctx, content, "GroupSnapshotDeleteError", err)
 		}
 	}
 	_, err = write(ctx, c.store, c.mirrors.groupContents, unchanged(content).release(FinalizerGroupContent))

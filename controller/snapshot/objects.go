@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/controller/internal/objects"
+	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/store"
 )
 
@@ -197,24 +199,41 @@ func groupContentFailure(content *groupv1.VolumeGroupSnapshotContent) failure {
 	return failure{&content.Status.ReadyToUse, &content.Status.Error}
 }
 
-// failures writes failures into the statuses of one kind.
+// failures records why objects of one kind cannot be used, in their statuses and in events.
 type failures[T store.Object] struct {
 	store  store.Store
 	mirror *store.Mirror[T]
+	events recorder
+	kind   string // of the objects, in errors
 	in     func(T) failure
 }
 
-// write writes into the status of an object that it cannot be used, and why. It reports whether the status did not say so before;
-// otherwise it writes nothing.
-func (f failures[T]) write(ctx context.Context, obj T, why error) (news bool, err error) {
+// wait records why an object cannot be used. A change of what it waits for wakes it. A reason that the status has already is neither
+// written nor recorded again.
+func (f failures[T]) wait(ctx context.Context, obj T, reason string, why error) error {
 	e := unchanged(obj).begin()
 	status := f.in(e.object)
 	*status.ready, *status.err = new(false), newError(*status.err, why.Error())
 	if apiequality.Semantic.DeepEqual(obj, e.object) {
-		return false, nil
+		return nil
 	}
-	_, err = write(ctx, f.store, f.mirror, e)
-	return err == nil, err
+	if _, err := write(ctx, f.store, f.mirror, e); err != nil {
+		return err
+	}
+	f.events.record(obj, v1.EventTypeWarning, reason, why)
+	return nil
+}
+
+// fail is wait for an object that is tried again after a back-off: it returns the error of the call.
+func (f failures[T]) fail(ctx context.Context, obj T, reason string, why error) error {
+	failed := &work.CallError{UID: obj.GetUID(), Err: fmt.Errorf("%s %q: %w", f.kind, obj.GetName(), why)}
+	if ctx.Err() != nil {
+		return failed
+	}
+	if err := f.wait(ctx, obj, reason, why); err != nil {
+		failed.Err = errors.Join(failed.Err, err)
+	}
+	return failed
 }
 
 // newError returns an error as it stands in a status, which keeps the time of an older one that says the same.

@@ -20,12 +20,13 @@ import (
 
 // snapshotSync syncs snapshots: it binds them to contents and releases them.
 type snapshotSync struct {
-	store   store.Store
-	mirrors *mirrors
-	queue   *work.Queue
-	events  recorder
-	sources *sources
-	claims  *protection
+	store    store.Store
+	mirrors  *mirrors
+	queue    *work.Queue
+	events   recorder
+	sources  *sources
+	failures failures[*snapshotv1.VolumeSnapshot]
+	claims   *protection
 }
 
 // boundTo returns the name of the content in the status of a snapshot; "" for none.
@@ -63,7 +64,7 @@ func (c *snapshotSync) sync(ctx context.Context, name types.NamespacedName) erro
 	}
 	from := snap.Spec.Source
 	if (deref(from.PersistentVolumeClaimName) == "") == (deref(from.VolumeSnapshotContentName) == "") {
-		return c.wait(ctx, snap, "SnapshotValidationError",
+		return c.failures.wait(ctx, snap, "SnapshotValidationError",
 			errors.New("name either a claim or a content as the source of the snapshot, and not both"))
 	}
 	snap, err := write(ctx, c.store, c.mirrors.snapshots, unchanged(snap).protect(FinalizerBound, FinalizerAsSource))
@@ -79,21 +80,12 @@ func (c *snapshotSync) sync(ctx context.Context, name types.NamespacedName) erro
 	return c.createContent(ctx, snap)
 }
 
-// wait writes why a snapshot has no content, or none that can be used. It is looked at again when what it waits for changes.
-func (c *snapshotSync) wait(ctx context.Context, snap *snapshotv1.VolumeSnapshot, reason string, why error) error {
-	news, err := failures[*snapshotv1.VolumeSnapshot]{c.store, c.mirrors.snapshots, snapshotFailure}.write(ctx, snap, why)
-	if err == nil && news {
-		c.events.record(snap, v1.EventTypeWarning, reason, why)
-	}
-	return err
-}
-
 // createContent creates the content of a snapshot of a claim, or finds the one that was created before.
 func (c *snapshotSync) createContent(ctx context.Context, snap *snapshotv1.VolumeSnapshot) error {
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", contentName(snap.UID))
 	switch {
 	case err == nil && (content.Spec.Source.VolumeHandle == nil || !isBoundTo(content.Spec.VolumeSnapshotRef, snap)):
-		return c.wait(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
+		return c.failures.wait(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
 			"content %q has the name of that of the snapshot and is not its: rename or delete it", content.Name))
 	case err == nil:
 		return c.bind(ctx, snap, content)
@@ -105,11 +97,11 @@ func (c *snapshotSync) createContent(ctx context.Context, snap *snapshotv1.Volum
 	}
 	claim, from, why := c.sourceOfSnapshot(snap)
 	if why != nil {
-		return errors.Join(c.wait(ctx, snap, "SnapshotContentCreationFailed", why), retry(snap.UID, why))
+		return errors.Join(c.failures.wait(ctx, snap, "SnapshotContentCreationFailed", why), retry(snap.UID, why))
 	}
 	class, why := c.classOf(snap, from.plugin.GetPluginName())
 	if why != nil {
-		return c.wait(ctx, snap, "SnapshotContentCreationFailed", why)
+		return c.failures.wait(ctx, snap, "SnapshotContentCreationFailed", why)
 	}
 	if snap.Spec.VolumeSnapshotClassName == nil {
 		e := unchanged(snap).begin()
@@ -120,7 +112,7 @@ func (c *snapshotSync) createContent(ctx context.Context, snap *snapshotv1.Volum
 	}
 	wanted, why := newContent(snap, class, from)
 	if why != nil {
-		return c.wait(ctx, snap, "SnapshotContentCreationFailed", why)
+		return c.failures.wait(ctx, snap, "SnapshotContentCreationFailed", why)
 	}
 	release, err := c.claims.protectClaims(ctx, claim)
 	if err != nil {
@@ -165,17 +157,17 @@ func (c *snapshotSync) bindToContent(ctx context.Context, snap *snapshotv1.Volum
 	content, ok := c.mirrors.contents.Get(objects.Named(*snap.Spec.Source.VolumeSnapshotContentName))
 	switch {
 	case !ok:
-		return c.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf(
+		return c.failures.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf(
 			"content %q does not exist: create it", *snap.Spec.Source.VolumeSnapshotContentName))
 	case content.Spec.Source.SnapshotHandle == nil:
-		return c.wait(ctx, snap, "SnapshotContentMismatch", fmt.Errorf(
+		return c.failures.wait(ctx, snap, "SnapshotContentMismatch", fmt.Errorf(
 			"content %q is one that is made of a volume: name one that has a snapshotHandle", content.Name))
 	case !names(content.Spec.VolumeSnapshotRef, snap):
 		ref := content.Spec.VolumeSnapshotRef
-		return c.wait(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
+		return c.failures.wait(ctx, snap, "SnapshotContentMisbound", fmt.Errorf(
 			"content %q is for snapshot %q with UID %q: name another content", content.Name, nameIn(ref), ref.UID))
 	case isBeingDeleted(content):
-		return c.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
+		return c.failures.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is being deleted", content.Name))
 	}
 	e := unchanged(content)
 	if content.Spec.VolumeSnapshotRef.UID == "" {
@@ -222,14 +214,14 @@ func (c *snapshotSync) followContent(ctx context.Context, snap *snapshotv1.Volum
 		var err error
 		content, err = store.Get[*snapshotv1.VolumeSnapshotContent](ctx, c.store, "", boundTo(snap))
 		if errors.Is(err, store.ErrNotFound) {
-			return c.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshot is lost", boundTo(snap)))
+			return c.failures.wait(ctx, snap, "SnapshotContentMissing", fmt.Errorf("content %q is gone: its snapshot is lost", boundTo(snap)))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if !isBoundTo(content.Spec.VolumeSnapshotRef, snap) {
-		return c.wait(ctx, snap, "SnapshotMisbound", fmt.Errorf("content %q is not that of this snapshot", content.Name))
+		return c.failures.wait(ctx, snap, "SnapshotMisbound", fmt.Errorf("content %q is not that of this snapshot", content.Name))
 	}
 	status := snapshotStatus(snap, content)
 	if apiequality.Semantic.DeepEqual(snap.Status, status) {

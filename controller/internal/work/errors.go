@@ -1,8 +1,11 @@
 package work
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -38,6 +41,19 @@ func (e *heldError) Error() string {
 func IsFailure(err error) bool {
 	var held *heldError
 	return err != nil && !errors.As(err, &held) && !errors.Is(err, ErrAwaited)
+}
+
+// LogRetry logs the failure of a sync that is retried: as a warning, or at the level debug if it is a write conflict or matches one of
+// the expected errors. It logs nothing after ctx has ended, or if err is no failure.
+func LogRetry(ctx context.Context, logger *slog.Logger, item Item, err error, expected ...error) {
+	if !IsFailure(err) || ctx.Err() != nil {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, store.ErrConflict) || slices.ContainsFunc(expected, func(e error) bool { return errors.Is(err, e) }) {
+		level = slog.LevelDebug
+	}
+	logger.Log(ctx, level, "will be tried again", "kind", item.Kind, "name", item.Name.String(), "error", err)
 }
 
 // AwaitChange returns nil if an event will report a change of obj, which was read from the store. Otherwise it returns

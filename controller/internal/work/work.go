@@ -140,15 +140,24 @@ func (q *Queue) Stop() {
 	q.waiting.Wait()
 }
 
-// Run is one worker. It calls look with items, and returns when ctx has ended.
-func (q *Queue) Run(ctx context.Context, look func(context.Context, Item) error) {
+// RunWorkers runs n workers until ctx ends, and returns when all have ended. Each is one [Queue.Run].
+func (q *Queue) RunWorkers(ctx context.Context, n int, do func(context.Context, Item) error) {
+	var workers sync.WaitGroup
+	for range n {
+		workers.Go(func() { q.Run(ctx, do) })
+	}
+	workers.Wait()
+}
+
+// Run is one worker. It calls do with items, and returns when ctx has ended.
+func (q *Queue) Run(ctx context.Context, do func(context.Context, Item) error) {
 	for {
 		item, ok := q.queue.Get(ctx)
 		if !ok {
 			return
 		}
 		if q.take(item) {
-			q.finish(ctx, item, look(ctx, item))
+			q.finish(ctx, item, do(ctx, item))
 		}
 	}
 }
