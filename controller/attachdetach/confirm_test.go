@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -55,13 +57,13 @@ func TestWhatIsOnRecordIsConfirmedInBulk(t *testing.T) {
 	inWorld(t, fourNodes(), nil, func(t *testing.T, w *world) {
 		w.attachedBefore()
 		w.newPlugin()
-		writes := &crashing{Store: w.store, left: 1 << 30}
+		writes := crashstore.New(w.store, crashstore.Crash{After: math.MaxInt})
 		c, _ := w.start(writes)
 		assert.Empty(t, w.calls(fake.MethodAttach))
 		assert.Empty(t, w.calls(fake.MethodVolumesAreAttached))
 		assert.Len(t, w.plugin.Calls(), 1+initCalls(w.plugin), "one question for all")
 		w.requireAllAttached(c)
-		assert.Equal(t, 1<<30, writes.left, "nothing has changed")
+		assert.Zero(t, writes.Steps(), "nothing has changed")
 	})
 }
 

@@ -2,6 +2,7 @@ package attachdetach
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/cluster"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -412,13 +414,13 @@ func TestANodeThatMayHaveAVolumeKeepsOthersFromIt(t *testing.T) {
 
 func TestNothingMovesWhileNothingChanges(t *testing.T) {
 	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
-		counting := &crashing{Store: w.store, left: 1 << 30}
+		counting := crashstore.New(w.store, crashstore.Crash{After: math.MaxInt})
 		c, _ := w.start(counting)
 		w.run("web", "node-1", "data")
 		w.uses("node-1", "data")
-		before, calls := counting.left, len(w.plugin.Calls())
+		before, calls := counting.Steps(), len(w.plugin.Calls())
 		time.Sleep(24 * time.Hour)
-		assert.Equal(t, before, counting.left, "no write")
+		assert.Equal(t, before, counting.Steps(), "no write")
 		assert.Len(t, w.plugin.Calls(), calls)
 		assert.Empty(t, c.failures.known)
 		assert.Empty(t, c.attempts)

@@ -14,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -255,47 +254,7 @@ func (w *world) records() []string {
 	return names
 }
 
-var errCrashed = errors.New("the process has crashed")
-
-// crashing is a store as seen by a process that dies after a number of writes.
-type crashing struct {
-	store.Store
-	mu   sync.Mutex
-	left int
-	dead bool
-}
-
-// isDead counts one write, and reports whether the process is dead.
-func (s *crashing) isDead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dead = s.left <= 0
-	s.left--
-	return s.dead
-}
-
-func (s *crashing) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	if s.isDead() {
-		return nil, errCrashed
-	}
-	return s.Store.Create(ctx, obj)
-}
-
-func (s *crashing) Update(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	if s.isDead() {
-		return nil, errCrashed
-	}
-	return s.Store.Update(ctx, obj)
-}
-
-func (s *crashing) Delete(ctx context.Context, key store.Key, p store.Preconditions) error {
-	if s.isDead() {
-		return errCrashed
-	}
-	return s.Store.Delete(ctx, key, p)
-}
-
-// lagging is a store whose watches of one kind tell late.
+// lagging is a store whose watches of one kind are late.
 type lagging struct {
 	store.Store
 	kind schema.GroupVersionKind

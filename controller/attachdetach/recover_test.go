@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/crashstore"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 )
@@ -50,13 +51,13 @@ func TestKilledAfterAnyWriteTheNextControllerEndsRight(t *testing.T) {
 func killedAfter(t *testing.T, writes int) (killed bool) {
 	t.Helper()
 	inWorld(t, []string{"node-1", "node-2"}, []string{"data"}, func(t *testing.T, w *world) {
-		dying := &crashing{Store: w.store, left: writes}
+		dying := crashstore.New(w.store, crashstore.Crash{After: writes})
 		_, stop := w.start(dying)
 		pod := w.run("old", "node-1", "data")
 		w.delete(pod)
 		time.Sleep(time.Second)
 		stop()
-		killed = dying.dead
+		killed = dying.IsCrashed()
 		w.newPlugin()
 		w.start(w.store)
 		w.run("new", "node-2", "data")
