@@ -26,13 +26,13 @@ func newLarge(nodes, volumes int) *large {
 	for _, class := range []*storagev1.StorageClass{newClass("static-a"), newClass("static-b"), newClass("made", makes)} {
 		x.refreshClass(class.Name, class)
 	}
-	x.csiDrivers["csi.example"] = newDriver()
+	x.capacities.drivers["csi.example"] = newDriver()
 	for i := range nodes {
 		name := nodeName(i)
 		x.refreshNode(name, newNode(name, v1.LabelTopologyZone, fmt.Sprint("zone-", i%10), "kubernetes.io/os", "linux", "kubernetes.io/arch", "amd64", "pool", fmt.Sprint(i%3)))
 		x.refreshCSINode(name, newCSINode(name, int32(21+i%4)))
 		capacity := newCapacity(name, fmt.Sprint(40+i%50, "Gi"))
-		x.refreshCapacity(nn(name), capacity)
+		x.capacities.refresh(nn(name), capacity)
 	}
 	for i := range volumes {
 		l.addVolume(i)
@@ -172,7 +172,7 @@ func BenchmarkUpkeep(b *testing.B) {
 		"claim":      func(i int) { x.refreshClaim(nn("used-0"), claims[i%2]) },
 		"node":       func(i int) { x.refreshNode("node-0000", nodes[i%2]) },
 		"attachment": func(i int) { x.refreshAttachment("used-0", attachments[i%2]) },
-		"capacity":   func(i int) { x.refreshCapacity(nn("node-0000"), capacities[i%2]) },
+		"capacity":   func(i int) { x.capacities.refresh(nn("node-0000"), capacities[i%2]) },
 		"pod":        func(i int) { x.refreshPod(nn("used-0"), pods[i%2]) },
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -424,7 +424,7 @@ func TestTheEndOfTheMinuteIsTold(t *testing.T) {
 		w.requireFits(more, "node-1")
 		time.Sleep(24 * time.Hour)
 		require.Empty(t, told.take())
-		require.Empty(t, w.s.index.settling)
+		require.Empty(t, w.s.index.capacities.settling)
 	})
 	inWorld(t, told.options(), base, func(w *world) { // the capacity is published anew before
 		place(w)

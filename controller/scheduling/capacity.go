@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -14,9 +15,41 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
+// capacities holds the free capacity of each segment, and the volumes in progress that take part of it. The scheduler's lock guards it.
+type capacities struct {
+	logger    *slog.Logger
+	nodes     *nodes
+	selectors *selectors
+
+	drivers   map[string]*storagev1.CSIDriver // by name
+	byName    map[types.NamespacedName]*capacity
+	segments  map[string]*segments // the capacities of a class
+	charges   map[types.NamespacedName]*charge
+	chargesAt map[int32]map[*charge]bool // by slot
+	settling  []settledCapacity          // the next to end first
+	settles   chan struct{}              // holds one value when settling has grown
+}
+
+func newCapacities(logger *slog.Logger, n *nodes, s *selectors) *capacities {
+	return &capacities{
+		logger: logger, nodes: n, selectors: s,
+		drivers: map[string]*storagev1.CSIDriver{}, byName: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
+		charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{}, settles: make(chan struct{}, 1),
+	}
+}
+
+// refreshDriver updates a driver from its last version in the mirror.
+func (k *capacities) refreshDriver(name string, driver *storagev1.CSIDriver) {
+	if driver == nil {
+		delete(k.drivers, name)
+		return
+	}
+	k.drivers[name] = driver
+}
+
 // capacity is the free capacity of one segment for one class: the published capacity, less the volumes in progress.
 type capacity struct {
-	index    *index
+	all      *capacities
 	name     types.NamespacedName
 	uid      types.UID
 	version  string
@@ -80,12 +113,12 @@ func (s *segments) unplace(c *capacity) {
 
 // place implements member.
 func (c *capacity) place() {
-	c.index.segments[c.class].place(c)
-	c.index.chargeAnew(c)
+	c.all.segments[c.class].place(c)
+	c.all.chargeAnew(c)
 }
 
 // unplace implements member.
-func (c *capacity) unplace() { c.index.segments[c.class].unplace(c) }
+func (c *capacity) unplace() { c.all.segments[c.class].unplace(c) }
 
 // limitsOf returns the limits of a published capacity: of one volume, of all volumes together, and the published value
 // of the latter.
@@ -106,34 +139,34 @@ func limitsOf(object *storagev1.CSIStorageCapacity) (largest, total, known int64
 	return one, max(one, known), known
 }
 
-// refreshCapacity updates a capacity from its last version in the mirror. It no longer subtracts volumes that were
+// refresh updates a capacity from its last version in the mirror. It no longer subtracts volumes that were
 // created before and have settled since. It reports whether the free capacity has grown.
-func (x *index) refreshCapacity(name types.NamespacedName, object *storagev1.CSIStorageCapacity) bool {
-	old := x.capacities[name]
+func (k *capacities) refresh(name types.NamespacedName, object *storagev1.CSIStorageCapacity) bool {
+	old := k.byName[name]
 	if old != nil && object != nil && object.UID == old.uid && object.ResourceVersion == old.version {
 		return false
 	}
-	now := x.newCapacity(name, object)
+	now := k.newCapacity(name, object)
 	if old != nil {
-		x.removeCapacity(old)
+		k.remove(old)
 	}
 	if now != nil {
-		x.addCapacity(now)
+		k.add(now)
 	}
 	return now != nil && (old == nil || now.exceeds(old))
 }
 
 // newCapacity returns the capacity of an object, nil if no node has it.
-func (x *index) newCapacity(name types.NamespacedName, object *storagev1.CSIStorageCapacity) *capacity {
+func (k *capacities) newCapacity(name types.NamespacedName, object *storagev1.CSIStorageCapacity) *capacity {
 	if object == nil || object.NodeTopology == nil {
 		return nil
 	}
-	selector, err := x.selectors.ofSegment(object.NodeTopology)
+	selector, err := k.selectors.ofSegment(object.NodeTopology)
 	if err != nil {
-		x.logger.Warn("the topology of a capacity is malformed: no node has it", "capacity", name.String(), "error", err)
+		k.logger.Warn("the topology of a capacity is malformed: no node has it", "capacity", name.String(), "error", err)
 		return nil
 	}
-	c := &capacity{index: x, name: name, uid: object.UID, version: object.ResourceVersion, class: object.StorageClassName, selector: selector}
+	c := &capacity{all: k, name: name, uid: object.UID, version: object.ResourceVersion, class: object.StorageClassName, selector: selector}
 	c.largest, c.total, c.known = limitsOf(object)
 	return c
 }
@@ -144,28 +177,28 @@ func (c *capacity) exceeds(old *capacity) bool {
 	return c.largest > old.largest || c.left(now) > old.left(now) || c.class != old.class || c.selector != old.selector
 }
 
-func (x *index) addCapacity(c *capacity) {
-	if x.segments[c.class] == nil {
-		x.segments[c.class] = &segments{}
+func (k *capacities) add(c *capacity) {
+	if k.segments[c.class] == nil {
+		k.segments[c.class] = &segments{}
 	}
-	x.capacities[c.name] = c
-	x.segments[c.class].count++
+	k.byName[c.name] = c
+	k.segments[c.class].count++
 	if c.selector != nil {
 		c.selector.members[c] = true
 	}
 	c.place()
 }
 
-func (x *index) removeCapacity(c *capacity) {
+func (k *capacities) remove(c *capacity) {
 	c.unplace()
 	if c.selector != nil {
 		delete(c.selector.members, c)
 	}
-	x.selectors.release(c.selector)
-	delete(x.capacities, c.name)
-	x.segments[c.class].count--
-	if x.segments[c.class].count == 0 {
-		delete(x.segments, c.class)
+	k.selectors.release(c.selector)
+	delete(k.byName, c.name)
+	k.segments[c.class].count--
+	if k.segments[c.class].count == 0 {
+		delete(k.segments, c.class)
 	}
 }
 
@@ -178,13 +211,13 @@ type charge struct {
 }
 
 // chargeAnew subtracts all volumes in progress in a capacity's segment.
-func (x *index) chargeAnew(c *capacity) {
+func (k *capacities) chargeAnew(c *capacity) {
 	c.charged = 0
 	if slot, single := c.selector.single(); single {
-		c.chargeAll(x.chargesAt[slot])
+		c.chargeAll(k.chargesAt[slot])
 		return
 	}
-	for slot, charges := range x.chargesAt {
+	for slot, charges := range k.chargesAt {
 		if c.selector.has(slot) {
 			c.chargeAll(charges)
 		}
@@ -199,9 +232,9 @@ func (c *capacity) chargeAll(charges map[*charge]bool) {
 	}
 }
 
-// eachCapacityAt calls do with the capacities of a class on the node of a slot.
-func (x *index) eachCapacityAt(class string, slot int32, do func(c *capacity)) {
-	s := x.segments[class]
+// eachAt calls do with the capacities of a class on the node of a slot.
+func (k *capacities) eachAt(class string, slot int32, do func(c *capacity)) {
+	s := k.segments[class]
 	if s == nil {
 		return
 	}
@@ -245,29 +278,49 @@ func provisions(class *storagev1.StorageClass) bool {
 
 // recharge updates the charge of a claim. The charge of a claim with a new volume settles.
 func (x *index) recharge(name types.NamespacedName) {
+	claim := x.claims[name]
 	now, charged := x.chargeOf(name)
-	old := x.charges[name]
-	if old != nil && charged && old.class == now.class && old.node == now.node && old.bytes == now.bytes {
+	if !charged {
+		if claim != nil && claim.Spec.VolumeName != "" {
+			x.capacities.settle(name)
+		} else {
+			x.capacities.release(name)
+		}
 		return
 	}
-	if old != nil {
-		delete(x.charges, name)
-		unlink(x.chargesAt, old.slot, old)
-		claim := x.claims[name]
-		made := claim != nil && claim.Spec.VolumeName != ""
-		x.eachCapacityAt(old.class, old.slot, func(c *capacity) {
-			c.charged -= old.bytes
-			if made {
-				c.settle(old.bytes)
-			}
-		})
-		x.nodes.drop(old.node)
+	x.capacities.charge(name, now)
+}
+
+// charge sets the charge of a claim.
+func (k *capacities) charge(name types.NamespacedName, now charge) {
+	old := k.charges[name]
+	if old != nil && old.class == now.class && old.node == now.node && old.bytes == now.bytes {
+		return
 	}
-	if charged {
-		now.slot = x.nodes.hold(now.node)
-		x.charges[name] = &now
-		link(x.chargesAt, now.slot, &now)
-		x.eachCapacityAt(now.class, now.slot, func(c *capacity) { c.charged += now.bytes })
+	k.release(name)
+	now.slot = k.nodes.hold(now.node)
+	k.charges[name] = &now
+	link(k.chargesAt, now.slot, &now)
+	k.eachAt(now.class, now.slot, func(c *capacity) { c.charged += now.bytes })
+}
+
+// release ends the charge of a claim, if it has one.
+func (k *capacities) release(name types.NamespacedName) {
+	old := k.charges[name]
+	if old == nil {
+		return
+	}
+	delete(k.charges, name)
+	unlink(k.chargesAt, old.slot, old)
+	k.eachAt(old.class, old.slot, func(c *capacity) { c.charged -= old.bytes })
+	k.nodes.drop(old.node)
+}
+
+// settle ends the charge of a claim whose volume was made. Its capacities continue to subtract the volume for a while.
+func (k *capacities) settle(name types.NamespacedName) {
+	if old := k.charges[name]; old != nil {
+		k.eachAt(old.class, old.slot, func(c *capacity) { c.settle(old.bytes) })
+		k.release(name)
 	}
 }
 
@@ -275,9 +328,9 @@ func (x *index) recharge(name types.NamespacedName) {
 func (c *capacity) settle(bytes int64) {
 	now := time.Now()
 	until := now.Add(settleTime)
-	c.index.settling = append(c.index.settling, settledCapacity{capacity: c, until: until})
+	c.all.settling = append(c.all.settling, settledCapacity{capacity: c, until: until})
 	select {
-	case c.index.settles <- struct{}{}:
+	case c.all.settles <- struct{}{}:
 	default:
 	}
 	kept := c.settling[:0]
@@ -297,24 +350,24 @@ type settledCapacity struct {
 
 // settled returns the capacities from which less is subtracted by now, each once, and the time of the next one; zero
 // for none. It omits capacities that were published again.
-func (x *index) settled(now time.Time) (capacities []*capacity, next time.Time) {
-	for len(x.settling) > 0 && !now.Before(x.settling[0].until) {
-		c := x.settling[0].capacity
-		if x.capacities[c.name] == c && !slices.Contains(capacities, c) {
+func (k *capacities) settled(now time.Time) (capacities []*capacity, next time.Time) {
+	for len(k.settling) > 0 && !now.Before(k.settling[0].until) {
+		c := k.settling[0].capacity
+		if k.byName[c.name] == c && !slices.Contains(capacities, c) {
 			capacities = append(capacities, c)
 		}
-		x.settling = x.settling[1:]
+		k.settling = k.settling[1:]
 	}
-	if len(x.settling) == 0 {
-		x.settling = nil
+	if len(k.settling) == 0 {
+		k.settling = nil
 		return capacities, time.Time{}
 	}
-	return capacities, x.settling[0].until
+	return capacities, k.settling[0].until
 }
 
-// checksCapacity reports whether the driver of a class publishes its capacity.
-func (x *index) checksCapacity(class *storagev1.StorageClass, claim *v1.PersistentVolumeClaim) bool {
-	d := x.csiDrivers[volume.DriverOfPluginName(class.Provisioner)]
+// isChecked reports whether the driver of a class publishes its capacity.
+func (k *capacities) isChecked(class *storagev1.StorageClass, claim *v1.PersistentVolumeClaim) bool {
+	d := k.drivers[volume.DriverOfPluginName(class.Provisioner)]
 	if d == nil || d.Spec.StorageCapacity == nil || !*d.Spec.StorageCapacity {
 		return false
 	}

@@ -172,9 +172,9 @@ func (s *Scheduler) podChanged(p *v1.Pod) {
 func (s *Scheduler) claimChanged(claim *v1.PersistentVolumeClaim) {
 	name := store.NameOf(claim)
 	s.mu.Lock()
-	charged := s.index.charges[name]
+	charged := s.index.capacities.charges[name]
 	s.index.refreshClaim(name, get(s.claims, claim))
-	freed := charged != nil && s.index.charges[name] != charged
+	freed := charged != nil && s.index.capacities.charges[name] != charged
 	s.wake(name)
 	s.mu.Unlock()
 	s.report(ClusterEvent{Kind: ClaimChanged, Name: name, Claim: name})
@@ -237,19 +237,14 @@ func (s *Scheduler) csiNodeChanged(node *storagev1.CSINode) {
 
 func (s *Scheduler) csiDriverChanged(driver *storagev1.CSIDriver) {
 	s.mu.Lock()
-	now := get(s.csiDrivers, driver)
-	if now == nil {
-		delete(s.index.csiDrivers, driver.Name)
-	} else {
-		s.index.csiDrivers[driver.Name] = now
-	}
+	s.index.capacities.refreshDriver(driver.Name, get(s.csiDrivers, driver))
 	s.mu.Unlock()
 	s.report(ClusterEvent{Kind: DriverChanged, Name: store.NameOf(driver), Driver: driver.Name})
 }
 
 func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
 	s.mu.Lock()
-	better := s.index.refreshCapacity(store.NameOf(c), get(s.capacities, c))
+	better := s.index.capacities.refresh(store.NameOf(c), get(s.capacities, c))
 	s.mu.Unlock()
 	if better {
 		s.report(ClusterEvent{Kind: CapacityRaised, Name: store.NameOf(c), Class: c.StorageClassName})
@@ -264,12 +259,12 @@ func (s *Scheduler) reportSettled(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.index.settles:
+		case <-s.index.capacities.settles:
 		case <-timer.C:
 		}
 		s.mu.Lock()
 		now := time.Now()
-		settled, next := s.index.settled(now)
+		settled, next := s.index.capacities.settled(now)
 		s.mu.Unlock()
 		for _, c := range settled {
 			s.report(ClusterEvent{Kind: CapacityRaised, Name: c.name, Class: c.class})

@@ -34,33 +34,27 @@ type index struct {
 	attachments   map[string]*attachment
 	attachmentsOf map[string]map[string]bool // by volume
 
-	csiDrivers       map[string]*storagev1.CSIDriver
 	attributeDrivers map[string]string // by VolumeAttributesClass
-	capacities       map[types.NamespacedName]*capacity
-	segments         map[string]*segments // the capacities of a class
 
 	claimHolds   map[types.NamespacedName]*claimHold
 	holdsOn      map[string]map[types.NamespacedName]bool // by volume
 	reservations map[types.NamespacedName]*Reservation    // by pod
-	charges      map[types.NamespacedName]*charge
-	chargesAt    map[int32]map[*charge]bool // by slot
-	settling     []settledCapacity          // the next to end first
-	settles      chan struct{}              // holds one value when settling has grown
+	capacities   *capacities
 }
 
 func newIndex(logger *slog.Logger) *index {
 	n := newNodes()
+	selectors := newSelectors(n)
 	return &index{
-		logger: logger, nodes: n, selectors: newSelectors(n), drivers: map[string]*driver{}, groups: map[fit.Group]*group{},
+		logger: logger, nodes: n, selectors: selectors, drivers: map[string]*driver{}, groups: map[fit.Group]*group{},
 		volumes: map[string]*pvState{}, naming: map[types.NamespacedName][]*pvState{},
 		claims: map[types.NamespacedName]*v1.PersistentVolumeClaim{}, classes: map[string]*classState{},
 		claimsOf: map[string]map[types.NamespacedName]bool{}, unboundOf: map[string]map[types.NamespacedName]bool{},
 		pods: map[types.NamespacedName]*pod{}, podsOf: map[types.NamespacedName]map[podKey]*pod{},
 		attachments: map[string]*attachment{}, attachmentsOf: map[string]map[string]bool{},
-		csiDrivers: map[string]*storagev1.CSIDriver{}, attributeDrivers: map[string]string{}, capacities: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
+		attributeDrivers: map[string]string{}, capacities: newCapacities(logger, n, selectors),
 		claimHolds: map[types.NamespacedName]*claimHold{}, holdsOn: map[string]map[types.NamespacedName]bool{},
-		reservations: map[types.NamespacedName]*Reservation{}, charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{},
-		settles: make(chan struct{}, 1),
+		reservations: map[types.NamespacedName]*Reservation{},
 	}
 }
 

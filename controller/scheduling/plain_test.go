@@ -428,7 +428,7 @@ func (w *plainWorld) step(c chooser, x *index) {
 		if !c.often() {
 			segment()(object)
 		}
-		x.refreshCapacity(name, put(w.capacities, name, object, c.often()))
+		x.capacities.refresh(name, put(w.capacities, name, object, c.often()))
 	}
 }
 
@@ -503,7 +503,7 @@ func TestFindIsWhatTheRulesSay(t *testing.T) {
 			w.classes[class.Name] = class
 			s.index.refreshClass(class.Name, class)
 		}
-		s.index.csiDrivers["csi.example"] = newDriver()
+		s.index.capacities.drivers["csi.example"] = newDriver()
 		s.index.attributeDrivers, w.drivers = attributeDrivers, attributeDrivers
 		for i := range 9 {
 			name := nn(fmt.Sprint("claim-", i))
@@ -513,7 +513,7 @@ func TestFindIsWhatTheRulesSay(t *testing.T) {
 			where := fmt.Sprintf("seed %d, step %d", seed, step)
 			w.reserveAndRelease(c, s, step)
 			w.step(c, s.index)
-			for _, capacity := range s.index.capacities {
+			for _, capacity := range s.index.capacities.byName {
 				capacity.settling = nil // time goes by
 			}
 			w.reservations = slices.DeleteFunc(w.reservations, func(r *Reservation) bool { return r.ended })
@@ -568,13 +568,13 @@ func requireSameAsAnew(t *testing.T, w *plainWorld, s *Scheduler, c chooser) {
 	for name, class := range w.classes {
 		anew.index.refreshClass(name, class)
 	}
-	anew.index.csiDrivers["csi.example"] = newDriver()
+	anew.index.capacities.drivers["csi.example"] = newDriver()
 	anew.index.attributeDrivers = w.drivers
 	each(w.pods, func(name types.NamespacedName, p *v1.Pod) bool {
 		anew.index.refreshPod(name, p)
 		return true
 	})
-	each(w.capacities, anew.index.refreshCapacity)
+	each(w.capacities, anew.index.capacities.refresh)
 	each(w.attachments, func(name string, at *storagev1.VolumeAttachment) bool {
 		anew.index.refreshAttachment(name, at)
 		return true
@@ -594,7 +594,7 @@ func requireSameAsAnew(t *testing.T, w *plainWorld, s *Scheduler, c chooser) {
 	require.Len(t, s.index.selectors.byLabel, len(anew.index.selectors.byLabel))
 	require.Len(t, s.index.nodes.labeled, len(anew.index.nodes.labeled))
 	require.Len(t, s.index.groups, len(anew.index.groups))
-	require.Len(t, s.index.charges, len(anew.index.charges))
+	require.Len(t, s.index.capacities.charges, len(anew.index.capacities.charges))
 	require.Len(t, s.index.podsOf, len(anew.index.podsOf))
 	require.Len(t, s.index.naming, len(anew.index.naming))
 	require.Empty(t, s.index.claimHolds)

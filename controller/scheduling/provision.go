@@ -40,7 +40,7 @@ func (p *search) provisionClass(at int, class *classState) {
 // provisionClaim refuses the nodes on which a claim can have neither an existing nor a new volume.
 func (p *search) provisionClaim(n *need, rooms []int64) {
 	provisionable := n.isProvisionable()
-	checked := provisionable && p.index.checksCapacity(n.class.object, n.claim)
+	checked := provisionable && p.index.capacities.isChecked(n.class.object, n.claim)
 	if checked {
 		p.findCapacity(n, rooms)
 	}
@@ -84,7 +84,7 @@ func add(a, b int64) int64 {
 
 // findCapacity marks the nodes with capacity for a claim, besides what earlier claims of the pod take.
 func (p *search) findCapacity(n *need, rooms []int64) {
-	s := p.index.segments[n.class.object.Name]
+	s := p.index.capacities.segments[n.class.object.Name]
 	if s == nil {
 		return
 	}
