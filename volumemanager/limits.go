@@ -22,18 +22,31 @@ import (
 // changed.
 //
 // If a plugin cannot return its limits, its entry stays as it is, and the returned error says so. ReportLimits still writes
-// the limits of the other plugins.
+// the limits of the other plugins. If other writers come first each of sixteen times, the error matches store.ErrConflict:
+// call it again later.
 func ReportLimits(ctx context.Context, plugins *volume.VolumePluginMgr, s store.Store, node types.NodeName) error {
 	drivers, err := limitedDrivers(ctx, plugins, node)
-	for len(drivers) > 0 {
-		written := reportDrivers(ctx, s, node, drivers)
-		if errors.Is(written, store.ErrConflict) || errors.Is(written, store.ErrAlreadyExists) {
-			continue // another writer came first: read the object again
+	if len(drivers) == 0 {
+		return err
+	}
+	if written := untilWritten(ctx, s, node, drivers); written != nil {
+		err = errors.Join(err, fmt.Errorf("attach limits of node %q: %w", node, written))
+	}
+	return err
+}
+
+// writesOfLimits bounds how often the limits are written because another write came first.
+const writesOfLimits = 16
+
+func untilWritten(ctx context.Context, s store.Store, node types.NodeName, drivers []storagev1.CSINodeDriver) (err error) {
+	for range writesOfLimits {
+		err = reportDrivers(ctx, s, node, drivers)
+		if errors.Is(err, store.ErrAlreadyExists) {
+			err = fmt.Errorf("%w: %w", store.ErrConflict, err)
 		}
-		if written != nil {
-			err = errors.Join(err, fmt.Errorf("attach limits of node %q: %w", node, written))
+		if !errors.Is(err, store.ErrConflict) {
+			return err
 		}
-		break
 	}
 	return err
 }
@@ -57,7 +70,7 @@ func limitedDrivers(ctx context.Context, plugins *volume.VolumePluginMgr, node t
 		}
 		driver := storagev1.CSINodeDriver{Name: volume.DriverOfPluginName(name), NodeID: string(node)}
 		if len(limits) > 0 {
-			least := int32(min(slices.Min(slices.Collect(maps.Values(limits))), 1<<31-1))
+			least := int32(max(min(slices.Min(slices.Collect(maps.Values(limits))), 1<<31-1), 0))
 			driver.Allocatable = &storagev1.VolumeNodeResources{Count: &least}
 		}
 		drivers = append(drivers, driver)

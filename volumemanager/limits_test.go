@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/store"
@@ -71,4 +73,28 @@ func TestLimitsLeaveTheIdentityOfADriver(t *testing.T) {
 	require.NoError(t, err)
 	entry.Allocatable = &storagev1.VolumeNodeResources{Count: &count}
 	assert.Equal(t, []storagev1.CSINodeDriver{entry}, object.Spec.Drivers)
+}
+
+// busyStore never takes a write: another one always comes first.
+type busyStore struct{ store.Store }
+
+func (busyStore) Update(context.Context, runtime.Object) (runtime.Object, error) {
+	return nil, store.ErrConflict
+}
+
+func (busyStore) Create(context.Context, runtime.Object) (runtime.Object, error) {
+	return nil, store.ErrAlreadyExists
+}
+
+// The caller gets the error of a store that never takes the limits.
+func TestLimitsThatCannotBeWrittenAreAnError(t *testing.T) {
+	host, err := volume.NewHost(volume.HostOptions{RootDir: "/node", NodeName: "node-1"})
+	require.NoError(t, err)
+	plugins := volume.NewVolumePluginMgr(host)
+	require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})))
+	s := store.NewMemory(store.MemoryOptions{})
+	require.ErrorIs(t, ReportLimits(t.Context(), plugins, busyStore{s}, "node-1"), store.ErrConflict, "an object that is not read and is there")
+	_, err = s.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
+	require.NoError(t, err)
+	require.ErrorIs(t, ReportLimits(t.Context(), plugins, busyStore{s}, "node-1"), store.ErrConflict)
 }
