@@ -74,7 +74,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c.foreign = newForeignAttachments(plugins, c.objects, c.volumeFreed)
 	c.pods = &populator{
 		objects: c.objects, health: c.health, desired: c.desired, actual: c.actual, logger: options.Logger,
-		dirty: workqueue.New[types.NamespacedName](), known: map[types.NamespacedName]podVolumes{},
+		dirty: workqueue.New[types.NamespacedName](), known: map[types.NamespacedName]podVolumes{}, names: map[types.UID][]types.NamespacedName{},
 	}
 	c.executor = operationexecutor.NewOperationExecutor(
 		operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{

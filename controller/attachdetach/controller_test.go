@@ -441,6 +441,7 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 		w.delete(newNode("node-2"))
 		assert.Empty(t, c.Status())
 		assert.Empty(t, c.pods.known)
+		assert.Empty(t, c.pods.names)
 		assert.Empty(t, c.failures.known)
 		assert.Empty(t, c.attempts)
 		assert.Empty(t, c.failures.noRoom)

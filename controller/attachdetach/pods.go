@@ -33,6 +33,8 @@ type populator struct {
 	logger  *slog.Logger
 	dirty   *workqueue.Queue[types.NamespacedName] // the pods to populate
 	known   map[types.NamespacedName]podVolumes
+	// names are the known pods of a UID: users' stores may have several.
+	names map[types.UID][]types.NamespacedName
 }
 
 func (p *populator) changed(pod *v1.Pod) { p.dirty.Add(store.NameOf(pod)) }
@@ -61,16 +63,14 @@ func (p *populator) populate(name types.NamespacedName) {
 	pod, there := p.objects.pods.Get(name)
 	had, known := p.known[name]
 	if known && (!there || pod.UID != had.uid || types.NodeName(pod.Spec.NodeName) != had.node) {
-		p.desired.DeletePod(volume.UniquePodName(had.uid))
-		delete(p.known, name)
+		p.forget(name)
 		had = podVolumes{}
 	}
 	if !there || pod.Spec.NodeName == "" {
 		return
 	}
 	if volume.IsPodTerminated(pod) || p.isUnmanaged(types.NodeName(pod.Spec.NodeName)) {
-		p.desired.DeletePod(volume.GetUniquePodName(pod))
-		delete(p.known, name)
+		p.forget(name)
 		return
 	}
 	wants, err := p.addToDesired(pod, had)
@@ -79,12 +79,44 @@ func (p *populator) populate(name types.NamespacedName) {
 	}
 	for _, gone := range slices.Sorted(maps.Keys(had.volumes)) {
 		if _, still := wants.volumes[gone]; !still && err == nil {
-			p.desired.DeletePodFromVolume(volume.GetUniquePodName(pod), gone, had.node)
+			p.deleteFromVolume(name, had, gone)
 		} else if !still {
 			wants.volumes[gone] = struct{}{}
 		}
 	}
 	p.known[name] = wants
+	if names := p.names[wants.uid]; !slices.Contains(names, name) {
+		p.names[wants.uid] = append(names, name)
+	}
+}
+
+// forget takes the volumes of a pod out of the desired state.
+func (p *populator) forget(name types.NamespacedName) {
+	had, known := p.known[name]
+	if !known {
+		return
+	}
+	for _, gone := range slices.Sorted(maps.Keys(had.volumes)) {
+		p.deleteFromVolume(name, had, gone)
+	}
+	delete(p.known, name)
+	p.names[had.uid] = slices.DeleteFunc(p.names[had.uid], func(other types.NamespacedName) bool { return other == name })
+	if len(p.names[had.uid]) == 0 {
+		delete(p.names, had.uid)
+	}
+}
+
+// deleteFromVolume takes a pod out of the desired state of one volume, unless another pod with the same UID on the same node
+// needs the volume: the desired state knows pods by their UIDs.
+func (p *populator) deleteFromVolume(name types.NamespacedName, had podVolumes, gone v1.UniqueVolumeName) {
+	for _, other := range p.names[had.uid] {
+		if needs := p.known[other]; other != name && needs.node == had.node {
+			if _, does := needs.volumes[gone]; does {
+				return
+			}
+		}
+	}
+	p.desired.DeletePodFromVolume(volume.UniquePodName(had.uid), gone, had.node)
 }
 
 // isUnmanaged reports whether a node's object says that another program attaches its volumes. A node without an object may be this
