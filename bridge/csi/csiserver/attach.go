@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -86,7 +87,16 @@ func (s *attachments) checkOthers(a attachment) error {
 			return status.Errorf(codes.AlreadyExists, "volume %s is attached to node %q otherwise than it is asked for", volume.Quote(a.ID), a.Node)
 		}
 	}
+	for _, other := range s.state.attachments.Where(a.isAlias) {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is attached to node %q with the id %s: detach that first",
+			volume.Quote(a.ID), a.Node, volume.Quote(other.ID))
+	}
 	return nil
+}
+
+// isAlias reports whether other is the same attachment under another id: to detach one would detach both.
+func (a attachment) isAlias(other attachment) bool {
+	return other.ID != a.ID && other.Node == a.Node && reflect.DeepEqual(other.Origin.Source, a.Origin.Source)
 }
 
 // attach attaches a volume, or returns the attachment that is there.

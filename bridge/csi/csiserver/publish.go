@@ -45,6 +45,11 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 		if err != nil {
 			return err
 		}
+		if n.stages() {
+			if err := n.stagings.checkSameVolume(st, spec); err != nil {
+				return err
+			}
+		}
 		pod := podOf(uid, r.GetVolumeContext())
 		if st, err = n.stagings.stagedAgain(ctx, st, spec, pod); err != nil {
 			return err
@@ -244,8 +249,7 @@ func (s *publisher) undoPublish(ctx context.Context, p publication, err error) {
 	}
 }
 
-// NodeUnpublishVolume takes a volume away from a target path. What is not on record is left, and is no error as long as nothing
-// is mounted there.
+// NodeUnpublishVolume takes a volume away from a target path. A mount that this driver did not make is left, and is an error.
 func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if err := checkVolumeID(r.GetVolumeId()); err != nil {
 		return nil, err
@@ -256,7 +260,7 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 	err := n.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
 		p, ok := n.runtime.publications.Get(publicationKey(r.GetVolumeId(), uidOf(r.GetVolumeId(), r.GetTargetPath())))
 		if !ok {
-			return n.binds.checkUnmounted(ctx, r.GetTargetPath())
+			return n.publications.unpublishUnrecorded(ctx, r.GetVolumeId(), r.GetTargetPath())
 		}
 		return n.publications.unpublish(ctx, p)
 	})

@@ -67,6 +67,10 @@ func (s *Server) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, records.close()) }()
+	services, err := s.services(ctx, plugin, records)
+	if err != nil {
+		return err
+	}
 	listener, err := unixsocket.Listen(ctx, s.options.Socket, s.options.SocketMode)
 	if err != nil {
 		if errors.Is(err, unixsocket.ErrUnsafe) {
@@ -75,11 +79,11 @@ func (s *Server) run(ctx context.Context) (err error) {
 		return err
 	}
 	s.logger.Info("serving", "driver", s.name, "socket", s.options.Socket, "can", plugin.can.String())
-	return s.serve(ctx, listener, s.services(plugin, records))
+	return s.serve(ctx, listener, services)
 }
 
 // services returns what serves: of each service a value of its own, over what they share.
-func (s *Server) services(plugin *resolved, records *records) *grpc.Server {
+func (s *Server) services(ctx context.Context, plugin *resolved, records *records) (*grpc.Server, error) {
 	around := &interceptor{calls: &s.calls, plugin: plugin.plugin.GetPluginName(), timeout: s.options.CallTimeout, logger: s.logger}
 	server := grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls), grpc.UnaryInterceptor(around.intercept))
@@ -96,13 +100,17 @@ func (s *Server) services(plugin *resolved, records *records) *grpc.Server {
 	}
 	if s.options.hasNode() {
 		binds := &binder{mounter: plugin.mounter}
+		stagings := &stager{resolved: plugin, runtime: records.runtime, attachments: attachments}
+		if err := stagings.findUnrecorded(ctx); err != nil {
+			return nil, err
+		}
 		csi.RegisterNodeServer(server, &node{
 			resolved: plugin, locks: locks, runtime: records.runtime, binds: binds,
-			stagings:     &stager{resolved: plugin, runtime: records.runtime, attachments: attachments},
+			stagings:     stagings,
 			publications: &publisher{resolved: plugin, runtime: records.runtime, binds: binds},
 		})
 	}
-	return server
+	return server, nil
 }
 
 func (s *Server) serve(ctx context.Context, listener *unixsocket.Listener, server *grpc.Server) error {

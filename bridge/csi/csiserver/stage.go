@@ -23,6 +23,7 @@ type stager struct {
 
 	runtime     *runtimeRecords
 	attachments *attachments
+	unrecorded  []mount.MountPoint // see findUnrecorded
 }
 
 // NodeStageVolume attaches a volume, with [AttachOnNode], waits for its device, and mounts or prepares that for all workloads of
@@ -88,15 +89,25 @@ type staged struct {
 // stage stages a volume that the caller has the lock of. Each step finds done what an earlier call has done.
 func (s *stager) stage(ctx context.Context, st staging, what staged) error {
 	before, known := s.runtime.stagings.Get(st.ID)
+	if known {
+		if err := s.checkSameVolume(before, what.spec); err != nil {
+			return err
+		}
+	}
 	switch {
 	case known && before.Path != st.Path:
 		return status.Errorf(codes.FailedPrecondition, "volume %s is staged at %q: unstage it there first", volume.Quote(st.ID), before.Path)
+	case known && before.Capability.Block != st.Capability.Block:
+		return status.Errorf(codes.AlreadyExists, "volume %s is staged with Block=%t, or may be: unstage it first", volume.Quote(st.ID), before.Capability.Block)
 	case known && before.Done && (!before.Capability.is(st.Capability) || before.ReadOnly != st.ReadOnly ||
 		!slices.Equal(before.PV.Spec.MountOptions, st.PV.Spec.MountOptions)):
 		return status.Errorf(codes.AlreadyExists, "volume %s is staged otherwise than it is asked for", volume.Quote(st.ID))
 	}
 	var err error
 	if st.MountPath, err = s.mountPath(what.spec); err != nil {
+		return err
+	}
+	if err := s.checkMountPath(st); err != nil {
 		return err
 	}
 	if !known {
@@ -117,6 +128,35 @@ func (s *stager) stage(ctx context.Context, st staging, what staged) error {
 	st.Done = true
 	if err := s.runtime.stagings.Put(st.ID, st); err != nil {
 		return volume.Uncertain(err)
+	}
+	return nil
+}
+
+// checkSameVolume returns an error if the context of a request is that of another volume than the one that is staged with this id.
+func (s *stager) checkSameVolume(st staging, spec *volume.Spec) error {
+	staged, err := s.plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(st.PV, false))
+	if err != nil {
+		return err
+	}
+	wanted, err := s.plugin.GetVolumeName(spec)
+	if err != nil {
+		return err
+	}
+	if staged != wanted {
+		return status.Errorf(codes.AlreadyExists, "volume %s is staged, or may be, with the context of volume %s, and not of %s: give the context that CreateVolume has returned",
+			volume.Quote(st.ID), volume.Quote(staged), volume.Quote(wanted))
+	}
+	return nil
+}
+
+// checkMountPath returns an error if the plugin mounts the volume where one with another id is staged: it is one volume, and to unstage
+// it with one id would take it from the other.
+func (s *stager) checkMountPath(st staging) error {
+	others := s.runtime.stagings.Where(func(other staging) bool {
+		return other.ID != st.ID && other.MountPath != "" && other.MountPath == st.MountPath
+	})
+	if len(others) > 0 {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is staged with the id %s: unstage that first", volume.Quote(st.ID), volume.Quote(others[0].ID))
 	}
 	return nil
 }
@@ -167,10 +207,7 @@ func (s *stager) prepare(ctx context.Context, st staging, what staged) (device s
 
 // attachHere attaches a volume to this node. That outlives a boot, and so is on record in StateDir.
 func (s *attachments) attachHere(ctx context.Context, st staging) (string, error) {
-	a := attachment{
-		ID: st.ID, Node: s.options.NodeName, Origin: originOf(st.PV), Capability: st.Capability, ReadOnly: st.ReadOnly,
-	}
-	a, err := s.attach(ctx, a)
+	a, err := s.attach(ctx, s.attachmentOf(st))
 	return a.Device, err
 }
 
@@ -272,10 +309,8 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRe
 func (s *stager) unstageAt(ctx context.Context, id, path string) error {
 	st, ok := s.runtime.stagings.Get(id)
 	switch {
-	case !ok && s.attachesOnNode(): // staged before the machine was booted
-		return s.attachments.detachHere(ctx, id)
 	case !ok:
-		return nil
+		return s.unstageUnrecorded(ctx, id)
 	case st.Path != path:
 		return status.Errorf(codes.FailedPrecondition, "volume %s is staged at %q, and not at %q", volume.Quote(id), st.Path, path)
 	}
@@ -298,7 +333,7 @@ func (s *stager) unstage(ctx context.Context, st staging) error {
 		return err
 	}
 	if s.attachesOnNode() {
-		if err := s.attachments.detachHere(ctx, st.ID); err != nil {
+		if err := s.attachments.detachHere(ctx, st); err != nil {
 			return err
 		}
 	}
@@ -371,11 +406,29 @@ func (s *resolved) blockUnmapper(name string) (volume.BlockVolumeUnmapper, error
 	return plugin.NewBlockVolumeUnmapper(name, "")
 }
 
-// detachHere detaches a volume from this node, if it is on record that it is attached.
-func (s *attachments) detachHere(ctx context.Context, id string) error {
-	a, ok := s.state.attachments.Get(attachmentKey(id, s.options.NodeName))
-	if !ok {
-		return nil
+// here returns the attachment of a volume to this node, if this service attaches and it is on record.
+func (s *attachments) here(id string) (attachment, bool) {
+	if !s.attachesOnNode() {
+		return attachment{}, false
 	}
-	return s.detach(ctx, a)
+	return s.state.attachments.Get(attachmentKey(id, s.options.NodeName))
+}
+
+// detachHere detaches a staged volume from this node. It does so too if the record of the attachment is lost.
+func (s *attachments) detachHere(ctx context.Context, st staging) error {
+	a, ok := s.here(st.ID)
+	if ok {
+		return s.detach(ctx, a)
+	}
+	if !st.Done {
+		return nil // it was not attached
+	}
+	return s.detach(ctx, s.attachmentOf(st))
+}
+
+// attachmentOf returns the attachment of a volume that is staged here.
+func (s *attachments) attachmentOf(st staging) attachment {
+	return attachment{
+		ID: st.ID, Node: s.options.NodeName, Origin: originOf(st.PV), Capability: st.Capability, ReadOnly: st.ReadOnly,
+	}
 }

@@ -1,0 +1,133 @@
+package csiserver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/volumekit/volumekit/mount"
+	"github.com/volumekit/volumekit/volume"
+)
+
+// A RuntimeDir in the driver's container ends with the container, but its mounts do not. The calls in this file end the use of volumes
+// without a record as far as a mount proves what it is of. They refuse to go on below a mount of which nothing is known.
+
+// findUnrecorded notes what may be staged or published without a record: if there is no record of a staging, all mounts in the
+// plugin's directory and of attached devices. Call it before the first call is served.
+func (s *stager) findUnrecorded(ctx context.Context) error {
+	if !s.stages() || len(s.runtime.stagings.All()) > 0 {
+		return nil
+	}
+	table, err := s.mounter.List(ctx)
+	if err != nil {
+		return err
+	}
+	dir := s.host.GetPluginDir(s.plugin.GetPluginName())
+	for _, m := range table {
+		if isBelow(dir, m.Path) || s.attachments.isDevice(m) {
+			s.unrecorded = append(s.unrecorded, m)
+			s.logger.Warn("RuntimeDir has no record of a mount: it must be on the host and outlive the driver", "path", m.Path)
+		}
+	}
+	return nil
+}
+
+func isBelow(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// isDevice reports whether a mount is a bind of a device that is attached to this node.
+func (s *attachments) isDevice(m mount.MountPoint) bool {
+	here := s.state.attachments.Where(func(a attachment) bool { return a.Node == s.options.NodeName && a.Device != "" })
+	return slices.ContainsFunc(here, func(a attachment) bool { return m.Root == strings.TrimPrefix(a.Device, "/dev") })
+}
+
+// checkUnrecorded returns an error while a mount is there that was found without a record and still has none.
+func (s *stager) checkUnrecorded(ctx context.Context, id string) error {
+	for _, m := range s.unrecorded {
+		if len(s.runtime.stagings.Where(func(st staging) bool { return st.MountPath == m.Path })) > 0 {
+			continue
+		}
+		there, err := s.mounter.Lookup(ctx, m.Path)
+		if errors.Is(err, mount.ErrNotMounted) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if m.Identity().Is(there) {
+			return status.Errorf(codes.FailedPrecondition,
+				"volume %s has no record in RuntimeDir, and %q was mounted before the driver started: stage the volume that it is of, or unmount it",
+				volume.Quote(id), m.Path)
+		}
+	}
+	return nil
+}
+
+// unstageUnrecorded unstages a volume without a record: it was unstaged, it was staged before the machine was booted, or its record
+// is lost. The record of its attachment says where a filesystem is staged.
+func (s *stager) unstageUnrecorded(ctx context.Context, id string) error {
+	a, attached := s.attachments.here(id)
+	if !attached || a.Capability.Block {
+		if err := s.checkUnrecorded(ctx, id); err != nil || !attached {
+			return err
+		}
+		return s.attachments.detach(ctx, a)
+	}
+	spec, err := s.specOf(id, a.Origin, use{capability: a.Capability, readOnly: a.ReadOnly})
+	if err != nil {
+		return err
+	}
+	st := staging{ID: id}
+	if st.MountPath, err = s.mountPath(spec); err != nil {
+		return err
+	}
+	if err := s.unmountUnrecorded(ctx, st); err != nil {
+		return err
+	}
+	return s.attachments.detach(ctx, a)
+}
+
+func (s *stager) unmountUnrecorded(ctx context.Context, st staging) error {
+	if st.MountPath == "" {
+		return nil
+	}
+	_, err := s.mounter.Lookup(ctx, st.MountPath)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.logger.Warn("a volume is staged and not on record: it is unstaged", "volume", st.ID, "path", st.MountPath)
+	return s.unmountDevice(ctx, st)
+}
+
+// unpublishUnrecorded takes a volume without a record away from a target path. Only this driver makes the directory of the pod that
+// the volume and the path stand for: if it is there, it proves that what is bound at the target was published.
+func (s *publisher) unpublishUnrecorded(ctx context.Context, id, target string) error {
+	p := publication{ID: id, UID: uidOf(id, target), Name: element(id), binding: binding{Target: target}}
+	p.Source = s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name)
+	exists, err := mount.RunAbandonable(ctx, "lstat", p.Source, func() (bool, error) {
+		_, err := os.Lstat(p.Source)
+		if errors.Is(err, os.ErrNotExist) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+	if !exists {
+		return s.binds.checkUnmounted(ctx, target)
+	}
+	s.logger.Warn("a volume is published and not on record: it is unpublished", "volume", id, "target", target)
+	return s.unpublish(ctx, p)
+}

@@ -1,0 +1,175 @@
+package csiserver_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/volumekit/volumekit/bridge/csi/csiserver"
+	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/mount/loop"
+	"github.com/volumekit/volumekit/mount/mounttest"
+)
+
+// attachedTo returns the loop devices of the images below dir.
+func attachedTo(t *testing.T, dir string) int {
+	t.Helper()
+	devices, err := loop.New(loop.Options{}).Devices(t.Context())
+	require.NoError(t, err)
+	attached := 0
+	for _, d := range devices {
+		if rel, err := filepath.Rel(dir, d.BackingPath); err == nil && filepath.IsLocal(rel) {
+			attached++
+		}
+	}
+	return attached
+}
+
+// A RuntimeDir that ends with the driver's container, while its mounts do not: the volume is not detached below its mounts, and the
+// calls that end its use find them.
+func TestMountsWhoseRecordsAreLost(t *testing.T) {
+	mounttest.RequireRoot(t)
+	dir := t.TempDir()
+	c := newCaller(t, dir, mounted(writer))
+	a, b := c.target("a"), c.target("b")
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.stage(t.Context()))
+	require.NoError(t, c.publish(t.Context(), a))
+	require.NoError(t, c.publish(t.Context(), b))
+	require.NoError(t, os.WriteFile(filepath.Join(a, "file"), []byte("kept"), 0o600))
+	c.stop()
+	require.NoError(t, os.RemoveAll(c.options.RuntimeDir))
+
+	next := newCaller(t, dir, c.capability)
+	next.volume = c.volume
+	c = next
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	codeIs(t, codes.FailedPrecondition, c.delete(t.Context()))
+	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
+	require.NoError(t, c.unpublish(t.Context(), a))
+	content, err := os.ReadFile(filepath.Join(b, "file"))
+	require.NoError(t, err)
+	assert.Equal(t, "kept", string(content))
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
+	c.end(t, b)
+}
+
+// A mount at the target that this driver did not make is left, also when its records are lost.
+func TestForeignMountsWhenRecordsAreLost(t *testing.T) {
+	mounttest.RequireRoot(t)
+	dir := t.TempDir()
+	c := newCaller(t, dir, mounted(writer))
+	a := c.target("a")
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.stage(t.Context()))
+	require.NoError(t, c.publish(t.Context(), a))
+	c.stop()
+	require.NoError(t, os.RemoveAll(c.options.RuntimeDir))
+	require.NoError(t, unix.Mount("foreign", a, "tmpfs", 0, ""))
+
+	next := newCaller(t, dir, c.capability)
+	next.volume = c.volume
+	c = next
+	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
+	assert.Equal(t, 2, mountsAt(t, a))
+	require.NoError(t, unix.Unmount(a, 0))
+	c.end(t, a)
+}
+
+// Without the records of what is staged, and without one of its attachment, the server cannot know whose mount it is.
+func TestAStagingWithALostRecordIsKept(t *testing.T) {
+	options := optionsIn(t.TempDir())
+	mounter := fake.NewMounter(fake.MounterOptions{})
+	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: mounter})
+	options.Mounter = mounter
+	start := func() *caller {
+		return &caller{driver: serve(t, plugin, options), capability: mounted(writer), staging: "/staging"}
+	}
+	c := start()
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.attach(t.Context()))
+	require.NoError(t, c.stage(t.Context()))
+	c.stop()
+	require.NoError(t, os.RemoveAll(options.RuntimeDir))
+
+	next := start()
+	next.volume, next.context = c.volume, c.context
+	c = next
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	require.NoError(t, c.stage(t.Context()), "the caller can stage it again, then there is a record")
+	require.NoError(t, c.unstage(t.Context()))
+	require.NoError(t, c.detach(t.Context()))
+	require.NoError(t, c.unstage(t.Context()), "nothing is mounted any more")
+	require.NoError(t, c.delete(t.Context()))
+}
+
+// A lost StateDir does not leave a volume attached that is staged here.
+func TestAnAttachmentWhoseRecordIsLostEnds(t *testing.T) {
+	mounttest.RequireRoot(t)
+	dir := t.TempDir()
+	c := newCaller(t, dir, mounted(writer))
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.stage(t.Context()))
+	c.stop()
+	require.NoError(t, os.RemoveAll(c.options.StateDir))
+
+	next := newCaller(t, dir, c.capability)
+	next.volume = c.volume
+	require.Equal(t, 1, attachedTo(t, next.options.RootDir))
+	require.NoError(t, next.unstage(t.Context()))
+	assert.Equal(t, 0, attachedTo(t, next.options.RootDir))
+}
+
+// The record of the attachment leads to the mount: the volume is not detached below it.
+func TestAStagingWithALostRecordEndsFirst(t *testing.T) {
+	options := optionsIn(t.TempDir())
+	mounter := fake.NewMounter(fake.MounterOptions{})
+	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: mounter})
+	options.Mounter, options.Attach = mounter, csiserver.AttachOnNode
+	c := &caller{driver: serve(t, plugin, options), capability: mounted(writer), staging: "/staging"}
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.stage(t.Context()))
+	c.stop()
+	require.NoError(t, os.RemoveAll(options.RuntimeDir))
+
+	c.driver = serve(t, plugin, options)
+	mounter.Inject(fake.MethodUnmount, fake.Fault{Err: unix.EBUSY})
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	assert.Len(t, plugin.Backend().Nodes("data"), 1, "it is still mounted")
+	require.NoError(t, c.unstage(t.Context()))
+	assert.Empty(t, plugin.Backend().Nodes("data"))
+	table, err := mounter.List(t.Context())
+	require.NoError(t, err)
+	for _, m := range table {
+		assert.NotContains(t, m.Path, "plugins")
+	}
+}
+
+// A device that is published is not detached, though nothing says by whom it is used.
+func TestADeviceWhoseRecordsAreLostIsNotDetached(t *testing.T) {
+	mounttest.RequireRoot(t)
+	dir := t.TempDir()
+	c := newCaller(t, dir, asDevice(writer))
+	a := c.target("a")
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.stage(t.Context()))
+	require.NoError(t, c.publish(t.Context(), a))
+	c.stop()
+	require.NoError(t, os.RemoveAll(c.options.RuntimeDir))
+
+	next := newCaller(t, dir, c.capability)
+	next.volume = c.volume
+	c = next
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
+	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
+	require.NoError(t, unix.Unmount(a, 0))
+	require.NoError(t, os.Remove(a))
+	c.end(t, a)
+}
