@@ -11,7 +11,7 @@ import (
 )
 
 // bind makes a bind. With the new system calls the mount is complete before it can be seen.
-func (c changer) bind(ctx context.Context, p *place, plan *Plan) error {
+func (c changer) bind(ctx context.Context, p *entry, plan *Plan) error {
 	tree, err := c.cloneTree(ctx, plan)
 	if errors.Is(err, errNoSyscall) {
 		if !plan.IDMappings.IsZero() {
@@ -67,7 +67,7 @@ func (c changer) cloneTree(ctx context.Context, plan *Plan) (int, error) {
 
 // bindOld makes a bind by mount(2), and gives it its options afterwards. A read-only bind is writable for an instant;
 // when it cannot be made read-only, it is taken off again.
-func (c changer) bindOld(ctx context.Context, p *place, plan *Plan) error {
+func (c changer) bindOld(ctx context.Context, p *entry, plan *Plan) error {
 	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (c changer) bindTo(ctx context.Context, source int, t *target, plan *Plan) 
 
 // finishOld gives a mount that mount(2) has attached its propagation and its options.
 func (c changer) finishOld(ctx context.Context, t *target, plan *Plan) error {
-	fd, err := t.place.open() // not what was there before
+	fd, err := t.entry.open() // not what was there before
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (c changer) finishOld(ctx context.Context, t *target, plan *Plan) error {
 	if err := c.finishAt(ctx, fd, plan); err != nil {
 		return err
 	}
-	c.tellMade(ctx, fd, plan.Target) // mount(2) gives no descriptor: one that came on top since is told of in its place
+	c.reportMade(ctx, fd, plan.Target) // mount(2) returns no descriptor: a mount that covers it since is reported instead
 	return nil
 }
 

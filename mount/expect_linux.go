@@ -14,26 +14,25 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// errCovered says that something was mounted on the mount that is to be taken off, so that the place must be looked at
-// again.
+// errCovered: another mount covers the one to unmount. The caller must look up the path again.
 var errCovered = errors.New("something was mounted on top")
 
-// lookFor looks at the place, and refuses to go on when what is uppermost there is not the mount that the caller means.
-func (p *place) lookFor(ctx context.Context, expect Identity) (top seen, err error) {
+// findExpected returns the uppermost mount. The error matches ErrForeign if that is not the expected one.
+func (p *entry) findExpected(ctx context.Context, expect Identity) (top topMount, err error) {
 	for range maxTries {
-		if top, err = p.look(ctx); err != nil || !top.mounted {
+		if top, err = p.findTop(ctx); err != nil || !top.mounted {
 			return top, err
 		}
 		if err = p.check(ctx, top, expect); !errors.Is(err, ErrNotMounted) {
 			return top, err
 		}
-		// It has gone since it was seen: what is there now?
+		// It was unmounted since findTop: look again.
 	}
 	return top, err
 }
 
-// check returns an error that matches ErrForeign when what was seen is not what is expected.
-func (p *place) check(ctx context.Context, top seen, expect Identity) error {
+// check returns an error that matches ErrForeign if top is not the expected mount.
+func (p *entry) check(ctx context.Context, top topMount, expect Identity) error {
 	if expect == (Identity{}) || top.id != 0 && top.id == expect.UniqueID {
 		return nil
 	}
@@ -47,14 +46,14 @@ func (p *place) check(ctx context.Context, top seen, expect Identity) error {
 	return foreign(found, expect)
 }
 
-// foreign is the error about a mount that is not the one that was meant.
+// foreign is the error about a mount that is not the expected one.
 func foreign(found MountPoint, expect Identity) error {
 	return fmt.Errorf("found %s where %s was expected; it was left alone, look who has mounted it: %w",
 		found.Identity().describe(), expect.describe(), ErrForeign)
 }
 
-// facts describes the mount that was seen at the place.
-func (p *place) facts(ctx context.Context, top seen) (MountPoint, error) {
+// facts returns the facts of top.
+func (p *entry) facts(ctx context.Context, top topMount) (MountPoint, error) {
 	if top.id != 0 {
 		found, err := p.reader.lookupID(top.id)
 		if !errors.Is(err, ErrUnsupported) {
@@ -74,8 +73,8 @@ func (p *place) facts(ctx context.Context, top seen) (MountPoint, error) {
 	return found, err
 }
 
-// factsInTable is facts for a place that cannot be opened because of err.
-func (p *place) factsInTable(ctx context.Context, err error) (MountPoint, error) {
+// factsInTable is facts for an entry that cannot be opened because of err.
+func (p *entry) factsInTable(ctx context.Context, err error) (MountPoint, error) {
 	table, tableErr := p.reader.readTable(ctx)
 	if tableErr != nil {
 		return MountPoint{}, errors.Join(err, tableErr)
@@ -87,21 +86,21 @@ func (p *place) factsInTable(ctx context.Context, err error) (MountPoint, error)
 	return found, nil
 }
 
-// umountMeant is a plain unmount that cannot hit a mount which another process puts on top at the last moment. With MNT_EXPIRE
-// the kernel marks a mount at the first call, and takes it off at the second call if no process has used it in between:
+// umountExpected is a plain unmount that cannot hit a mount which another process puts on top at the last moment. With MNT_EXPIRE
+// the kernel marks a mount at the first call, and unmounts it at the second call if no process has used it in between:
 //
-//  1. the first call marks whatever is uppermost, and says EAGAIN;
-//  2. the mount that is meant is at the place, and nothing is mounted on it;
-//  3. the second call takes off what is marked. What has come in between is not, and is refused with EAGAIN.
+//  1. the first call marks the uppermost mount and returns EAGAIN;
+//  2. checkOnTop finds the expected mount at the path, with nothing mounted on it;
+//  3. the second call unmounts the marked mount. A mount that came in between has no mark: the call returns EAGAIN.
 //
-// So another mount is taken off only if it is the uppermost at step 3 and was marked before. If we have marked it, it has
-// left the place again, by step 2: one that was unmounted never comes back, and who moves one uses it, which removes the
-// mark (and while it is in use, the answer is EBUSY). What remains is a mount that another process puts there between the steps
-// and has marked itself, to be taken off when no process uses it, and that no process uses: [UnmountOptions].Expect says so.
+// So a foreign mount is unmounted only if it is uppermost at step 3 and has a mark. If step 1 marked it, step 2 has shown that it
+// has left the path. An unmounted one never comes back. A move uses the mount and removes the mark, and a mount in use returns
+// EBUSY. One case remains: another process mounts between the steps, has marked that mount itself with MNT_EXPIRE, and no
+// process uses it. [UnmountOptions].Expect documents that case.
 //
-// A process that walks over the mount removes the mark; then it is made again, a bounded number of times. A process that holds it
-// open makes the answer EBUSY, as does a busy copy of it in a peer. Step 2 must not use the mount: statx would.
-func (t *takedown) umountMeant(ctx context.Context) error {
+// A process that walks over the mount removes the mark. Then umountExpected sets it again, a bounded number of times. An open file
+// on the mount makes the call return EBUSY, as does a busy copy of it in a peer. Step 2 must not use the mount: statx would.
+func (t *topUnmount) umountExpected(ctx context.Context) error {
 	for range maxTries {
 		err := t.umount(ctx, unix.MNT_EXPIRE)
 		if !errors.Is(err, unix.EAGAIN) {
@@ -114,8 +113,8 @@ func (t *takedown) umountMeant(ctx context.Context) error {
 	return fmt.Errorf("umount2: another process keeps using it: %w", unix.EBUSY)
 }
 
-// checkOnTop makes sure that the mount that is meant is the uppermost at its place, in a way that does not use it.
-func (t *takedown) checkOnTop(ctx context.Context) error {
+// checkOnTop returns an error unless the expected mount is the uppermost at its path. It does not use the mount.
+func (t *topUnmount) checkOnTop(ctx context.Context) error {
 	if err := abandonable.Begin(ctx, "statmount"); err != nil {
 		return err
 	}
@@ -123,14 +122,14 @@ func (t *takedown) checkOnTop(ctx context.Context) error {
 	if err != nil || isOnTop {
 		return err
 	}
-	if _, err := t.lookFor(ctx, t.options.Expect); err != nil {
+	if _, err := t.findExpected(ctx, t.options.Expect); err != nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errCovered, unix.EBUSY)
 }
 
-// isOnTop reports whether the mount that is meant is where it was seen, and nothing is mounted on it, at its root or below.
-func (t *takedown) isOnTop(ctx context.Context) (bool, error) {
+// isOnTop reports whether the expected mount is still at its path, with nothing mounted on it, at its root or below.
+func (t *topUnmount) isOnTop(ctx context.Context) (bool, error) {
 	if t.top.id != 0 {
 		is, err := t.isOnTopByID()
 		if !errors.Is(err, errNoSyscall) {
@@ -147,7 +146,7 @@ func (t *takedown) isOnTop(ctx context.Context) (bool, error) {
 }
 
 // isOnTopByID is isOnTop by unique id.
-func (t *takedown) isOnTopByID() (bool, error) {
+func (t *topUnmount) isOnTopByID() (bool, error) {
 	above, err := os.Readlink(fdPath(t.parent)) // which tells when a directory above was renamed
 	if err != nil {
 		return false, err

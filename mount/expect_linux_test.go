@@ -42,7 +42,7 @@ func TestLookBetweenTwoCallsSeesThatAnotherMountWouldBeHit(t *testing.T) {
 						}
 					})
 				}
-				takedown, err := m.Takedown(t.Context(), target, lineOf(t, m, target).Identity())
+				takedown, err := m.BeginUnmount(t.Context(), target, lineOf(t, m, target).Identity())
 				require.NoError(t, err)
 				defer takedown.Close()
 				require.ErrorIs(t, takedown.Mark(), unix.EAGAIN)
@@ -58,7 +58,7 @@ func TestLookBetweenTwoCallsDoesNotUseTheMount(t *testing.T) {
 	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
 		target := filepath.Join(t.TempDir(), "target")
 		mountTmpfs(t, m, target)
-		takedown, err := m.Takedown(t.Context(), target, lineOf(t, m, target).Identity())
+		takedown, err := m.BeginUnmount(t.Context(), target, lineOf(t, m, target).Identity())
 		require.NoError(t, err)
 		defer takedown.Close()
 		require.ErrorIs(t, takedown.Mark(), unix.EAGAIN)
@@ -73,7 +73,7 @@ func TestUserOfAMountRemovesTheMark(t *testing.T) {
 	m := statmounts(t)
 	target, elsewhere := filepath.Join(t.TempDir(), "target"), t.TempDir()
 	mountTmpfs(t, m, target)
-	takedown, err := m.Takedown(t.Context(), target, lineOf(t, m, target).Identity())
+	takedown, err := m.BeginUnmount(t.Context(), target, lineOf(t, m, target).Identity())
 	require.NoError(t, err)
 	defer takedown.Close()
 	for name, use := range map[string]func() error{

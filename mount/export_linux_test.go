@@ -13,12 +13,12 @@ func (m *Mounter) IsMountPointHere(ctx context.Context, name string) (bool, erro
 
 // ForceHere is what Unmount does when its patience has ended and no plain unmount is under way.
 func (m *Mounter) ForceHere(ctx context.Context, name string) error {
-	p, err := m.reader.openPlace(context.WithoutCancel(ctx), name)
+	p, err := m.reader.openParent(context.WithoutCancel(ctx), name)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	t := takedown{place: p}
+	t := topUnmount{entry: p}
 	return t.force(ctx, nil)
 }
 
@@ -48,32 +48,32 @@ func (r Request) OldData() (string, error) {
 // StagePath is where a helper mounts for the target.
 func (m *Mounter) StagePath(target string) string { return m.helpers.stagePath(target) }
 
-// Takedown is the end of one mount, in steps, so that a test can do something between them.
-type Takedown struct {
-	*takedown
+// TopUnmount unmounts one mount in steps. A test can act between them.
+type TopUnmount struct {
+	*topUnmount
 	ctx context.Context //nolint:containedctx // It is the test's.
 }
 
-// Takedown begins the end of the mount that is uppermost at the path and must be the one that is expected.
-func (m *Mounter) Takedown(ctx context.Context, name string, expect Identity) (*Takedown, error) {
-	p, err := m.reader.openPlace(ctx, name)
+// BeginUnmount prepares to unmount the uppermost mount at the path, which must be the expected one.
+func (m *Mounter) BeginUnmount(ctx context.Context, name string, expect Identity) (*TopUnmount, error) {
+	p, err := m.reader.openParent(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	top, err := p.lookFor(ctx, expect)
-	return &Takedown{&takedown{place: p, options: UnmountOptions{Expect: expect}, top: top}, ctx}, err
+	top, err := p.findExpected(ctx, expect)
+	return &TopUnmount{&topUnmount{entry: p, options: UnmountOptions{Expect: expect}, top: top}, ctx}, err
 }
 
-// Mark is one of the calls of umountMeant, and reports whether that went well: no mount was taken off.
-func (t *Takedown) Mark() error { return t.umount(t.ctx, unix.MNT_EXPIRE) }
+// Mark is one umount2 call of umountExpected.
+func (t *TopUnmount) Mark() error { return t.umount(t.ctx, unix.MNT_EXPIRE) }
 
-// CheckOnTop is the look between two calls.
-func (t *Takedown) CheckOnTop() error { return t.checkOnTop(t.ctx) }
+// CheckOnTop is the check between the two calls.
+func (t *TopUnmount) CheckOnTop() error { return t.checkOnTop(t.ctx) }
 
-// Close ends it.
-func (t *Takedown) Close() { t.close() }
+// Close closes the descriptors.
+func (t *TopUnmount) Close() { t.close() }
 
-// VerifyGone is the look after an unmount that has taken off the mount with the unique id; 0 stands for one without.
+// VerifyGone is the check after an unmount of the mount with the unique id. 0: a mount without one.
 func (m *Mounter) VerifyGone(ctx context.Context, name string, id uint64) error {
-	return m.verifyGone(ctx, name, []seen{{mounted: true, id: id}})
+	return m.verifyGone(ctx, name, []topMount{{mounted: true, id: id}})
 }

@@ -63,21 +63,21 @@ func (m *Mounter) WatchInSteps(t testing.TB) (wait, explain func() TableChange, 
 
 // Bounds of the kept table.
 const (
-	MaxTableAge  = maxTableAge
-	MaxRefsAsked = maxRefsAsked
-	RefsPart     = refsPart
+	MaxTableAge    = maxTableAge
+	MaxRefsQueried = maxRefsQueried
+	RefsPart       = refsPart
 )
 
-// MinBothSides is from how many mounts on a table is read from both sides.
-const MinBothSides = minBothSides
+// MinBothEnds is from how many mounts on a table is read from both sides.
+const MinBothEnds = minBothEnds
 
 // ReadWholeTable reads the table as a text, from its beginning to its end.
 func (m *Mounter) ReadWholeTable(ctx context.Context) ([]MountPoint, error) {
 	return m.reader.readTable(ctx)
 }
 
-// ReadsBothSides reports whether a table is read from both sides now, as it should where nothing is mounted meanwhile.
-func (m *Mounter) ReadsBothSides(t testing.TB) bool {
+// ReadsBothEnds reports whether a table is read from both sides now, as it should where nothing is mounted meanwhile.
+func (m *Mounter) ReadsBothEnds(t testing.TB) bool {
 	t.Helper()
 	fd, err := openTable()
 	if err != nil {
@@ -85,10 +85,10 @@ func (m *Mounter) ReadsBothSides(t testing.TB) bool {
 	}
 	defer closeFD(fd)
 	ids := m.reader.uniqueIDs(0)
-	if !canReadBothSides(ids) {
+	if !canReadBothEnds(ids) {
 		return false
 	}
-	_, ok, err := m.reader.readBothSides(fd, ids)
+	_, ok, err := m.reader.readBothEnds(fd, ids)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// facts returns the facts of the mount with the unique id, as the mount table would give them. The error is errNoSyscall
-// when this kernel cannot give all of them, and matches ErrNotMounted when there is no such mount.
+// facts returns the facts of the mount with the unique id, as the mount table has them. The error is errNoSyscall if this kernel
+// cannot return all of them, and matches ErrNotMounted if there is no such mount.
 func (r *reader) facts(id uint64) (MountPoint, error) {
-	found, err := r.ask(id, statmountAll)
+	found, err := r.statmount(id, statmountAll)
 	if err == nil && found.Path == "" {
 		return MountPoint{}, fmt.Errorf("mount %d cannot be reached from here: %w", id, ErrNotMounted)
 	}
 	return found, err
 }
 
-// factsAt is facts of a mount that was seen at name, which saves the kernel from finding out its path, the dearest part.
+// factsAt is facts for a mount whose path is known. It is faster: the path is the most expensive part of statmount.
 func (r *reader) factsAt(id uint64, name string) (MountPoint, error) {
-	found, err := r.ask(id, statmountAll&^statmountMntPoint)
+	found, err := r.statmount(id, statmountAll&^statmountMntPoint)
 	if err != nil {
 		return MountPoint{}, err
 	}
@@ -31,18 +31,18 @@ func (r *reader) factsAt(id uint64, name string) (MountPoint, error) {
 	return found, nil
 }
 
-func (r *reader) ask(id, mask uint64) (MountPoint, error) {
+func (r *reader) statmount(id, mask uint64) (MountPoint, error) {
 	if r.without.has(FeatureStatmount) {
 		return MountPoint{}, errNoSyscall
 	}
-	look := r.look()
-	defer r.looks.Put(look)
-	status, text, err := statmount(id, mask, look.facts[:])
-	return foundBy(id, &status, string(text), err, &words{parser: parser{words: make([]string, 0, 12)}})
+	look := r.newScratch()
+	defer r.scratches.Put(look)
+	status, text, err := statmount(id, mask, look.status[:])
+	return mountPointOf(id, &status, string(text), err, &statusParser{parser: parser{words: make([]string, 0, 12)}})
 }
 
-// foundBy is what statmount has said of a mount.
-func foundBy(id uint64, status *mountStatus, text string, err error, p *words) (MountPoint, error) {
+// mountPointOf converts a result of statmount.
+func mountPointOf(id uint64, status *mountStatus, text string, err error, p *statusParser) (MountPoint, error) {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return MountPoint{}, fmt.Errorf("mount %d: %w", id, ErrNotMounted)
@@ -54,8 +54,8 @@ func foundBy(id uint64, status *mountStatus, text string, err error, p *words) (
 	return status.mountPoint(text, p), nil
 }
 
-// words keeps the options of mounts in one array, and what two neighbours have alike only once, as parser does.
-type words struct {
+// statusParser converts results of statmount. Like parser, it keeps all options in one array and shares equal neighbours.
+type statusParser struct {
 	parser
 
 	attr      uint64
@@ -70,8 +70,8 @@ type superKey struct {
 	own   string
 }
 
-// mountPoint is the mount in the words of the mount table. Text holds the strings.
-func (s *mountStatus) mountPoint(text string, p *words) MountPoint {
+// mountPoint returns the mount as the mount table describes it. text holds the strings of statmount.
+func (s *mountStatus) mountPoint(text string, p *statusParser) MountPoint {
 	str := func(mask uint64, offset uint32) string {
 		if s.mask&mask == 0 {
 			return ""
@@ -92,7 +92,7 @@ func (s *mountStatus) mountPoint(text string, p *words) MountPoint {
 	return m
 }
 
-// cString is the string at the offset, up to its NUL.
+// cString returns the NUL-terminated string at the offset.
 func cString(text string, offset uint32) string {
 	if int(offset) >= len(text) {
 		return ""
@@ -101,7 +101,7 @@ func cString(text string, offset uint32) string {
 	return s
 }
 
-// attrWords are the words of the mount table for the attributes of statmount, in its order.
+// attrWords are the mount table's words for the attributes of statmount, in its order.
 var attrWords = []struct {
 	attr uint64
 	word string
@@ -113,8 +113,8 @@ var attrWords = []struct {
 	{unix.MOUNT_ATTR_NODIRATIME, "nodiratime"},
 }
 
-// attributes are the options of a mount.
-func (p *words) attributes(attr uint64) []string {
+// attributes returns the options of a mount.
+func (p *statusParser) attributes(attr uint64) []string {
 	if attr == p.attr && p.attrWords != nil {
 		return p.attrWords
 	}
@@ -145,8 +145,8 @@ func accessWord(readOnly bool) string { //nolint:revive // It is the word for th
 	return "rw"
 }
 
-// superOptions are the flags of the filesystem, the options of a security module, and its own, in that order.
-func (p *words) superOptions(s *mountStatus, text, own string) []string {
+// superOptions returns the flags of the filesystem, the options of a security module, and its own options, in that order.
+func (p *statusParser) superOptions(s *mountStatus, text, own string) []string {
 	key := superKey{s.sbFlags, own}
 	secured := s.mask&statmountOptSecArray != 0 && s.optSecNum > 0
 	if key == p.super && p.supers != nil && !secured {
@@ -172,8 +172,8 @@ func (p *words) superOptions(s *mountStatus, text, own string) []string {
 	return options
 }
 
-// securityOptions are the n options that begin in text at the offset. The kernel parts them at every comma, also at those of
-// a label in quotes, which are joined again here.
+// securityOptions returns the n options in text from the offset on. The kernel also splits a quoted label at its commas;
+// securityOptions joins the parts again.
 func securityOptions(text string, at, n uint32) (options []string) {
 	for ; n > 0; n-- {
 		part := cString(text, at)
@@ -187,13 +187,13 @@ func securityOptions(text string, at, n uint32) (options []string) {
 	return options
 }
 
-// superWords are the words of the mount table for the flags of a filesystem, in its order.
+// superWords are the mount table's words for the flags of a filesystem, in its order.
 var superWords = []struct {
 	flag uint32
 	word string
 }{{unix.MS_SYNCHRONOUS, "sync"}, {unix.MS_DIRSYNC, "dirsync"}, {unix.MS_LAZYTIME, "lazytime"}}
 
-// propagationFields are the optional fields of the mount table.
+// propagationFields returns the optional fields of the mount table.
 func (s *mountStatus) propagationFields() []string {
 	var fields []string
 	add := func(word string, group uint64) { fields = append(fields, word+":"+strconv.FormatUint(group, 10)) }
@@ -212,8 +212,8 @@ func (s *mountStatus) propagationFields() []string {
 	return fields
 }
 
-// existsID reports whether the mount with the unique id is still in this mount namespace, at whatever path. It takes about
-// a microsecond and cannot wait for a filesystem. The error matches ErrUnsupported when this kernel cannot tell.
+// existsID reports whether the mount with the unique id is still in this mount namespace, at any path. It takes about a
+// microsecond and does not wait for a filesystem. The error matches ErrUnsupported if this kernel has no statmount.
 func (r *reader) existsID(id uint64) (bool, error) {
 	if r.without.has(FeatureStatmount) {
 		return false, ErrUnsupported
@@ -229,8 +229,8 @@ func (r *reader) existsID(id uint64) (bool, error) {
 	}
 }
 
-// exists reports whether the mount with the identity is still in this mount namespace, at whatever path. It asks for the
-// unique id where there is one, and else reads the mount table.
+// exists reports whether the mount with the identity is still in this mount namespace, at any path. It queries the unique id
+// if there is one, and otherwise reads the mount table.
 func (r *reader) exists(ctx context.Context, id Identity) (bool, error) {
 	if id.UniqueID != 0 {
 		if is, err := r.existsID(id.UniqueID); err == nil {

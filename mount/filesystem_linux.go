@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// filesystem mounts a filesystem at the place.
-func (c changer) filesystem(ctx context.Context, p *place, plan *Plan) error {
+// filesystem mounts a filesystem at p.
+func (c changer) filesystem(ctx context.Context, p *entry, plan *Plan) error {
 	if err := plan.checkSELinux(); err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (c changer) filesystem(ctx context.Context, p *place, plan *Plan) error {
 	return p.attach(ctx, true, plan, func(t *target) error { return move(ctx, tree, t, plan) })
 }
 
-// newTree makes the filesystem's superblock and a mount of it that is not attached yet.
+// newTree makes the filesystem's superblock and a detached mount of it.
 func (c changer) newTree(ctx context.Context, plan *Plan) (int, error) {
 	if c.reader.without.has(FeatureMountFD) {
 		return -1, errNoSyscall
@@ -96,8 +96,8 @@ func (p *Plan) configure(fd int) error {
 	return nil
 }
 
-// superOptions are the options for the filesystem. A read-only mount has a read-only filesystem, so that nothing is
-// written to the device either.
+// superOptions returns the options for the filesystem. The filesystem of a read-only mount is read-only too: the kernel then
+// writes nothing to the device.
 func (p *Plan) superOptions() []string {
 	switch {
 	case slices.Contains(p.Set, "ro"):
@@ -108,7 +108,7 @@ func (p *Plan) superOptions() []string {
 	return p.Data
 }
 
-// explain adds to err what the kernel has written into the log of the context, without secrets.
+// explain adds the kernel's messages for the filesystem context to err, without secrets.
 func (p *Plan) explain(what string, fd int, err error) error {
 	var messages []string
 	buffer := make([]byte, 4096)
@@ -127,7 +127,7 @@ func (p *Plan) explain(what string, fd int, err error) error {
 	return fmt.Errorf("%s: %w (kernel: %s)", what, err, p.scrub(strings.Join(messages, "; ")))
 }
 
-// reconfigure changes the filesystem of the mount whose root fd is.
+// reconfigure changes the filesystem of the mount whose root is open as fd.
 func (c changer) reconfigure(ctx context.Context, fd int, plan *Plan) error {
 	if c.reader.without.has(FeatureMountFD) {
 		return errNoSyscall

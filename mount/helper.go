@@ -10,8 +10,8 @@ import (
 // defaultHelperDir is where helpers mount unless [Options].HelperDir says otherwise.
 const defaultHelperDir = "/run/volumekit/mount"
 
-// helperPlaces are searched for mount.TYPE, in this order, as mount(8) does.
-var helperPlaces = []string{"/sbin", "/usr/sbin"}
+// helperDirs are searched for mount.TYPE, in this order, as mount(8) does.
+var helperDirs = []string{"/sbin", "/usr/sbin"}
 
 // Helper is the program mount.TYPE of a filesystem that the kernel cannot mount by itself, because a process must talk to a
 // server first, or must keep serving the mount. A Mounter runs it only for the types that [Options].Helpers names, as mount(8)
@@ -47,8 +47,8 @@ func (h Helper) programs(fsType string) []string {
 	}
 	var paths []string
 	for _, name := range names {
-		for _, place := range helperPlaces {
-			paths = append(paths, path.Join(place, name))
+		for _, dir := range helperDirs {
+			paths = append(paths, path.Join(dir, name))
 		}
 	}
 	return paths

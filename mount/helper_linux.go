@@ -19,13 +19,13 @@ import (
 const (
 	// maxHelperOutput is how much of a helper's output is kept.
 	maxHelperOutput = 4096
-	// helperPatience is how long to wait for the end of the output after the helper has ended. A server that the helper has
+	// helperTimeout is how long to wait for the end of the output after the helper has ended. A server that the helper has
 	// started may keep the output open.
-	helperPatience = time.Second
+	helperTimeout = time.Second
 )
 
 // byHelper mounts a filesystem by its helper.
-func (h *helpers) byHelper(ctx context.Context, p *place, plan *Plan) error {
+func (h *helpers) byHelper(ctx context.Context, p *entry, plan *Plan) error {
 	helper := h.programs[plan.FSType]
 	program, err := helper.find(plan.FSType)
 	if err != nil {
@@ -73,8 +73,8 @@ type helperRun struct {
 	plan    *Plan
 }
 
-// mount lets the helper mount on the stage and moves what it has mounted to the place.
-func (st *stage) mount(ctx context.Context, p *place, run *helperRun) error {
+// mount runs the helper, which mounts on the stage, and moves its mount to p.
+func (st *stage) mount(ctx context.Context, p *entry, run *helperRun) error {
 	if err := run.do(ctx, st.point()); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (st *stage) mount(ctx context.Context, p *place, run *helperRun) error {
 	return p.attach(ctx, true, run.plan, func(t *target) error { return moveStaged(ctx, fd, t, run.plan) })
 }
 
-// finishStaged gives the helper's mount the options of the plan, whatever the helper has made of them.
+// finishStaged sets the options of the plan on the helper's mount. The helper may have ignored them.
 func (c changer) finishStaged(ctx context.Context, fd int, plan *Plan) error {
 	if !plan.changesMount() {
 		return nil
@@ -119,11 +119,11 @@ func moveStaged(ctx context.Context, fd int, t *target, plan *Plan) error {
 	if err := c.setPropagation(ctx, fd, plan); err != nil {
 		return t.undo(ctx, err)
 	}
-	c.tellMade(ctx, fd, plan.Target)
+	c.reportMade(ctx, fd, plan.Target)
 	return nil
 }
 
-// do runs the helper. The thread is kept, because the helper is killed when the thread that has started it ends.
+// do runs the helper. It locks its goroutine to the thread: the kernel kills the helper when the thread that started it ends.
 func (r *helperRun) do(ctx context.Context, dir string) error {
 	if err := abandonable.Begin(ctx, r.program); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (r *helperRun) do(ctx context.Context, dir string) error {
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.WaitDelay = helperPatience
+	cmd.WaitDelay = helperTimeout
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	if secrets != nil {
 		cmd.ExtraFiles = []*os.File{secrets}
@@ -177,8 +177,8 @@ func (r *helperRun) credentials() (*os.File, error) {
 	return file, nil
 }
 
-// waitForGroup waits for the helper and kills its whole process group when ctx ends, or when the helper has failed. Until
-// it is reaped, its number cannot become that of another group.
+// waitForGroup waits for the helper. It kills the whole process group if ctx ends or the helper fails. The number of the group
+// cannot be reused before the helper is reaped.
 func waitForGroup(ctx context.Context, cmd *exec.Cmd) error {
 	pid := cmd.Process.Pid
 	kill := func() { _ = unix.Kill(-pid, unix.SIGKILL) }
@@ -191,10 +191,10 @@ func waitForGroup(ctx context.Context, cmd *exec.Cmd) error {
 	}
 	err := cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		return nil // it has ended well, and who holds its output is not waited for
+		return nil // it succeeded; a server that it started may keep its output open
 	}
 	if err != nil {
-		kill() // what it has started and not waited for keeps the group's number
+		kill() // processes that the helper left keep the number of the group
 	}
 	return err
 }
@@ -217,7 +217,7 @@ func (r *helperRun) explain(ctx context.Context, err error, output *cappedOutput
 // cappedOutput keeps the beginning of what is written to it.
 type cappedOutput struct{ kept []byte }
 
-// Write never fails, so that the helper can go on.
+// Write never fails: an error would stop the helper.
 func (o *cappedOutput) Write(data []byte) (int, error) {
 	o.kept = append(o.kept, data[:min(len(data), maxHelperOutput-len(o.kept))]...)
 	return len(data), nil

@@ -12,7 +12,7 @@ func TestLabelThatTheKernelHasCutIsOneOption(t *testing.T) {
 	status := mountStatus{
 		mask: statmountOptSecArray, optSecNum: 6, optSecArray: uint32(len("source\x00")),
 	}
-	p := &words{}
+	p := &statusParser{}
 	assert.Equal(t, []string{
 		"rw", `context="u:r:t:s0:c1,c2"`, "fscontext=u:r:f", `rootcontext="u:r:t:s0:c1,c2,c3"`, "size=1k",
 	}, p.superOptions(&status, text, "size=1k"))

@@ -12,62 +12,61 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// errMissing says that a directory on the way has no such name, which asks no filesystem that is mounted there: nothing can be
-// mounted at the path. That the root of a mount itself is said to be missing does not match it (see place.mounted).
+// errMissing: a directory on the path has no such name, so nothing is mounted at the path. No filesystem that is mounted there
+// was queried. A filesystem's claim that the root of its own mount is missing does not match it (see entry.mounted).
 var errMissing = errors.New("there is no such name")
 
-// resolveCached is RESOLVE_CACHED of openat2(2), Linux 5.12: the walk fails with EAGAIN where the kernel does not know a
-// name, or would have to ask a server whether it is still good.
+// resolveCached is RESOLVE_CACHED of openat2(2), Linux 5.12. The walk fails with EAGAIN at a name that is not in the kernel's
+// cache, or that a server must confirm.
 const resolveCached = 0x20
 
-// cachedLook is the memory of one look, which is used again: without it, a look would take twice as long.
-type cachedLook struct {
+// scratch holds the buffers of one lookup. They are reused: without that, a lookup takes twice as long.
+type scratch struct {
 	how  unix.OpenHow
 	stat unix.Statx_t
 	path [unix.PathMax]byte
 
-	facts [statmountBuffer]byte
+	status [statmountBuffer]byte
 }
 
-// look takes the memory of a look that has ended, or makes some.
-func (r *reader) look() *cachedLook {
-	if l, ok := r.looks.Get().(*cachedLook); ok {
+// newScratch returns buffers from the pool, or new ones.
+func (r *reader) newScratch() *scratch {
+	if l, ok := r.scratches.Get().(*scratch); ok {
 		return l
 	}
-	return &cachedLook{}
+	return &scratch{}
 }
 
 var _ [0]struct{} = [unsafe.Sizeof(unix.OpenHow{}) - unix.SizeofOpenHow]struct{}{}
 
-// glanceCached looks at name in the goroutine of the caller. It never waits for a filesystem: the error is errWouldWait
-// when that would be needed, or when the kernel cannot tell, and errNoSyscall when it cannot say whether name is the root
-// of a mount. A link at name or above it is an error that matches unix.ELOOP.
-func (r *reader) glanceCached(name string) (glance, error) {
+// statPathCached is statPath by path, in the goroutine of the caller. It never waits for a filesystem. Its error is errWouldWait
+// if it would have to, or if the kernel cannot answer without it. Its error is errNoSyscall if the kernel cannot report whether
+// name is the root of a mount. A link at name or above it is an error that matches unix.ELOOP.
+func (r *reader) statPathCached(name string) (pathStat, error) {
 	if r.without.has(FeatureStatxMountRoot) {
-		return glance{}, errNoSyscall
+		return pathStat{}, errNoSyscall
 	}
 	if r.without.has(FeatureOpenat2) || len(name) >= unix.PathMax {
-		return glance{}, errWouldWait
+		return pathStat{}, errWouldWait
 	}
-	look := r.look()
-	defer r.looks.Put(look)
+	look := r.newScratch()
+	defer r.scratches.Put(look)
 	fd, err := look.open(name)
 	if isAbsent(err) {
-		return glance{}, fmt.Errorf("%w: %w", errMissing, err)
+		return pathStat{}, fmt.Errorf("%w: %w", errMissing, err)
 	}
 	if err != nil {
-		return glance{}, err
+		return pathStat{}, err
 	}
-	g, err := look.glance(fd)
-	closeFD(fd) // which makes the mount busy while it is open
-	return r.blind(g), err
+	g, err := look.statPath(fd)
+	closeFD(fd) // an open descriptor makes the mount busy
+	return r.onlyKnown(g), err
 }
 
-// open opens name as O_PATH, as openPath does, unless it would have to wait. This is no RawSyscall, and neither is statx nor
-// close: a thread that waits in one holds up the garbage collector. The three are quick, but each may wait: open for a
-// larger table of descriptors, statx for a filesystem that ignores DONT_SYNC, close for the end of a mount that a process
-// has detached meanwhile.
-func (l *cachedLook) open(name string) (int, error) {
+// open opens name as O_PATH, as openPath does, unless it would have to wait. It does not use RawSyscall, and neither do statx
+// and close: a thread that waits in one delays the garbage collector. The three calls are quick, but each may wait. Open waits
+// for a larger table of descriptors, statx for a filesystem that ignores DONT_SYNC, close for the end of a detached mount.
+func (l *scratch) open(name string) (int, error) {
 	l.path[copy(l.path[:], name)] = 0
 	l.how = unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
@@ -86,21 +85,21 @@ func (l *cachedLook) open(name string) (int, error) {
 	}
 }
 
-// glance is glanceAt of what is open.
-func (l *cachedLook) glance(fd int) (glance, error) {
+// statPath is the function statPath for an open descriptor.
+func (l *scratch) statPath(fd int) (pathStat, error) {
 	l.path[0] = 0
-	_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&l.path)), glanceFlags|unix.AT_EMPTY_PATH,
+	_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&l.path)), statFlags|unix.AT_EMPTY_PATH,
 		unix.STATX_MNT_ID_UNIQUE, uintptr(unsafe.Pointer(&l.stat)), 0)
 	if errno != 0 {
-		return glance{}, missing(errno)
+		return pathStat{}, missing(errno)
 	}
-	return seenBy(&l.stat)
+	return pathStatOf(&l.stat)
 }
 
-// isMountPointNow is IsMountPoint in the goroutine of the caller. The error is errWouldWait when the filesystems on the
-// way have to be asked.
-func (r *reader) isMountPointNow(name string) (bool, error) {
-	g, err := r.glanceCached(name)
+// isMountPointCached is IsMountPoint in the goroutine of the caller. Its error is errWouldWait if a filesystem on the path must
+// be queried.
+func (r *reader) isMountPointCached(name string) (bool, error) {
+	g, err := r.statPathCached(name)
 	switch {
 	case err == nil:
 		return g.isRoot, nil
@@ -110,33 +109,33 @@ func (r *reader) isMountPointNow(name string) (bool, error) {
 	return false, errWouldWait
 }
 
-// blind takes from g what this Mounter is not to know.
-func (r *reader) blind(g glance) glance {
+// onlyKnown clears the fields of g that belong to features which this reader does without.
+func (r *reader) onlyKnown(g pathStat) pathStat {
 	if r.without.has(FeatureStatmount) {
 		g.uniqueID = 0
 	}
 	return g
 }
 
-// lookupNow is Lookup in the goroutine of the caller; like glanceCached it returns errWouldWait in place of waiting, and
-// errNoSyscall when the mount table has to be asked.
-func (r *reader) lookupNow(name string) (MountPoint, error) {
+// lookupCached is Lookup in the goroutine of the caller. Like statPathCached it returns errWouldWait instead of waiting. Its error
+// is errNoSyscall if only the mount table has the answer.
+func (r *reader) lookupCached(name string) (MountPoint, error) {
 	for range maxTries {
-		g, err := r.glanceCached(name)
+		g, err := r.statPathCached(name)
 		if err != nil {
 			return MountPoint{}, err
 		}
 		found, err := r.factsOf(g, name)
 		if g.isRoot && errors.Is(err, ErrNotMounted) {
-			continue // it has gone in between; there may be another below it
+			continue // it was unmounted in between; there may be another below it
 		}
 		return found, err
 	}
 	return MountPoint{}, errNoSyscall
 }
 
-// factsOf returns the facts of the mount that was seen at name.
-func (r *reader) factsOf(g glance, name string) (MountPoint, error) {
+// factsOf returns the facts of the mount at name that g describes.
+func (r *reader) factsOf(g pathStat, name string) (MountPoint, error) {
 	switch {
 	case !g.isRoot:
 		return MountPoint{}, ErrNotMounted
@@ -146,13 +145,13 @@ func (r *reader) factsOf(g glance, name string) (MountPoint, error) {
 	return r.factsAt(g.uniqueID, name)
 }
 
-// lookup is Lookup. What cannot be seen at the path is looked for in the mount table: a mount can outlive what it is a
-// bind of, and the filesystem of a server that has gone can refuse every look.
+// lookup is Lookup. If the path cannot be read, it searches the mount table: a bind mount can outlive its source, and the
+// filesystem of a dead server can fail every call.
 func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
-	found, err := m.reader.lookupNow(name)
+	found, err := m.reader.lookupCached(name)
 	if errors.Is(err, errWouldWait) && !m.reader.without.has(FeatureStatxMountRoot) {
 		found, err = abandonable.Value(ctx, m.calls, abandonable.Key{Look: true, Path: name}, func(ctx context.Context) (MountPoint, error) {
-			return m.reader.lookupSlowly(ctx, name)
+			return m.reader.lookupBlocking(ctx, name)
 		})
 		var lost *AbandonedError
 		if errors.As(err, &lost) {
@@ -168,12 +167,12 @@ func (m *Mounter) lookup(ctx context.Context, name string) (MountPoint, error) {
 	return MountPoint{}, fmt.Errorf("looking up %q: %w", name, ErrNotMounted)
 }
 
-// lookupSlowly is lookupNow that may wait.
-func (r *reader) lookupSlowly(ctx context.Context, name string) (MountPoint, error) {
+// lookupBlocking is lookupCached, but may wait for filesystems.
+func (r *reader) lookupBlocking(ctx context.Context, name string) (MountPoint, error) {
 	if name == "/" {
 		return MountPoint{}, errNoSyscall
 	}
-	p, err := r.openPlace(ctx, name)
+	p, err := r.openParent(ctx, name)
 	if isAbsent(err) && r.isDirMissing(ctx, path.Dir(name)) {
 		return MountPoint{}, errMissing
 	}
@@ -185,14 +184,14 @@ func (r *reader) lookupSlowly(ctx context.Context, name string) (MountPoint, err
 		if err := abandonable.Begin(ctx, "statx"); err != nil {
 			return MountPoint{}, err
 		}
-		g, err := glanceAt(p.parent, p.base)
+		g, err := statPath(p.parent, p.base)
 		if isAbsent(err) && p.isMissing() {
 			return MountPoint{}, errMissing
 		}
 		if err != nil {
 			return MountPoint{}, err
 		}
-		found, err := r.factsOf(r.blind(g), name)
+		found, err := r.factsOf(r.onlyKnown(g), name)
 		if g.isRoot && errors.Is(err, ErrNotMounted) {
 			continue
 		}
@@ -201,7 +200,7 @@ func (r *reader) lookupSlowly(ctx context.Context, name string) (MountPoint, err
 	return MountPoint{}, errNoSyscall
 }
 
-// lookupInTable looks for the mount at name in the mount table, as it is now.
+// lookupInTable reads the mount table and returns the mount at name.
 func (r *reader) lookupInTable(ctx context.Context, name string) (MountPoint, error) {
 	if err := ctx.Err(); err != nil {
 		return MountPoint{}, fmt.Errorf("%q was not looked up: %w: %w", name, ErrTransient, err)
@@ -217,8 +216,8 @@ func (r *reader) lookupInTable(ctx context.Context, name string) (MountPoint, er
 	return found, nil
 }
 
-// lookupID asks the kernel for the facts of the mount with the unique id. The error matches ErrNotMounted when there is no
-// such mount, and ErrUnsupported when this kernel cannot give all of the facts. It does not wait for a filesystem.
+// lookupID returns the facts of the mount with the unique id. The error matches ErrNotMounted if there is no such mount, and
+// ErrUnsupported if this kernel cannot return all facts. It does not wait for a filesystem.
 func (r *reader) lookupID(id uint64) (MountPoint, error) {
 	found, err := r.facts(id)
 	if errors.Is(err, errNoSyscall) {
@@ -227,7 +226,7 @@ func (r *reader) lookupID(id uint64) (MountPoint, error) {
 	return found, err
 }
 
-// lookupIDInTable is LookupID where the kernel cannot say it by itself.
+// lookupIDInTable is LookupID by the mount table, for kernels on which lookupID is unsupported.
 func (r *reader) lookupIDInTable(ctx context.Context, id uint64) (MountPoint, error) {
 	table, err := r.readTable(ctx)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tellMade reports the mount whose root fd is, once it is attached at target.
-func (c changer) tellMade(ctx context.Context, fd int, target string) {
-	if !isTold(ctx) {
+// reportMade reports the mount whose root is open as fd, once it is attached at target.
+func (c changer) reportMade(ctx context.Context, fd int, target string) {
+	if !reportsMade(ctx) {
 		return
 	}
 	found, err := c.reader.ofRoot(fd, target)
@@ -17,14 +17,14 @@ func (c changer) tellMade(ctx context.Context, fd int, target string) {
 		found, err = c.reader.mountOf(ctx, fd)
 	}
 	if err == nil {
-		TellMade(ctx, target, found)
+		ReportMade(ctx, target, found)
 	}
 }
 
-// ofRoot returns the facts of the mount at name whose root fd is, as statmount tells them.
+// ofRoot returns the facts of the mount at name whose root is open as fd, from statmount.
 func (r *reader) ofRoot(fd int, name string) (MountPoint, error) {
 	var stat unix.Statx_t
-	err := unix.Statx(fd, "", glanceFlags|unix.AT_EMPTY_PATH, unix.STATX_MNT_ID_UNIQUE, &stat)
+	err := unix.Statx(fd, "", statFlags|unix.AT_EMPTY_PATH, unix.STATX_MNT_ID_UNIQUE, &stat)
 	if err != nil || stat.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {
 		return MountPoint{}, errNoSyscall
 	}

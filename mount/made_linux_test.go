@@ -39,7 +39,7 @@ func TestWhatIsMadeIsToldByItsOwnIdentity(t *testing.T) {
 			assert.Len(t, told, 2, "a remount makes none, and neither does what fails")
 			require.NoError(t, m.Mount(t.Context(), mount.Request{Source: "more", Target: memory, FSType: "tmpfs"}))
 			require.NoError(t, unix.Unmount(memory, 0))
-			mount.TellMade(t.Context(), memory, mount.MountPoint{}) // nobody wants to know
+			mount.ReportMade(t.Context(), memory, mount.MountPoint{}) // nobody wants to know
 			assert.Equal(t, "ours", told[memory].Source)
 		})
 	}

@@ -113,7 +113,7 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, fmt.Errorf("%q was not looked at: %w: %w", name, ErrTransient, err)
 	}
-	is, err := m.reader.isMountPointNow(name)
+	is, err := m.reader.isMountPointCached(name)
 	if !errors.Is(err, errWouldWait) {
 		return is, err
 	}

@@ -31,9 +31,9 @@ func (m *Mounter) mount(ctx context.Context, plan Plan) error {
 
 // mountNew makes a mount by how, and removes the directories that were made for it when that fails.
 func (c changer) mountNew(ctx context.Context, plan *Plan,
-	how func(context.Context, *place, *Plan) error,
+	how func(context.Context, *entry, *Plan) error,
 ) error {
-	p, err := c.reader.makePlace(ctx, plan.Target)
+	p, err := c.reader.makeParent(ctx, plan.Target)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (p *Plan) describe() string {
 }
 
 // attach mounts what attachTo puts on the target, and removes the target that was made when that fails.
-func (p *place) attach(ctx context.Context, dir bool, plan *Plan, attachTo func(*target) error) error {
+func (p *entry) attach(ctx context.Context, dir bool, plan *Plan, attachTo func(*target) error) error {
 	t, err := p.openTarget(ctx, dir)
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func move(ctx context.Context, tree int, t *target, plan *Plan) error {
 	if err := c.setPropagation(ctx, tree, plan); err != nil {
 		return t.undo(ctx, err)
 	}
-	c.tellMade(ctx, tree, plan.Target)
+	c.reportMade(ctx, tree, plan.Target)
 	return nil
 }
 
@@ -135,8 +135,8 @@ func (c changer) propagate(ctx context.Context, fd int, plan *Plan) error {
 // hasChanged lets the mount table be read again, after changes that the kernel does not tell of: of propagation by mount(2)
 // and of a filesystem by fsconfig(2).
 func (r *reader) hasChanged() {
-	if last := r.current.table.Load(); last != nil {
-		last.forget()
+	if last := r.cache.table.Load(); last != nil {
+		last.close()
 	}
 }
 
@@ -151,7 +151,7 @@ func propagateOld(ctx context.Context, fd int, plan *Plan) error {
 }
 
 // undo takes a mount off again that was just made and then could not be finished because of err.
-func (p *place) undo(ctx context.Context, err error) error {
+func (p *entry) undo(ctx context.Context, err error) error {
 	abandonable.Note(ctx, "umount2")
 	if undoErr := unix.Unmount(p.name(), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); undoErr != nil {
 		return fmt.Errorf("%w: the mount is there, since undoing it failed (%w): %w", ErrUncertain, undoErr, err)
@@ -161,7 +161,7 @@ func (p *place) undo(ctx context.Context, err error) error {
 
 // remount changes the mount at the target.
 func (c changer) remount(ctx context.Context, plan *Plan) error {
-	p, err := c.reader.openPlace(ctx, plan.Target)
+	p, err := c.reader.openParent(ctx, plan.Target)
 	if err != nil {
 		return err
 	}

@@ -44,12 +44,12 @@ func (r *reader) listTable(context.Context) ([]MountPoint, error) { return nil, 
 
 func (r *reader) mountRefs(context.Context, string) ([]string, error) { return nil, unsupported() }
 
-// current is the kept mount table, which there is none of.
-type current struct{}
+// tableCache is the kept mount table, which there is none of.
+type tableCache struct{}
 
-func newCurrent() *current { return nil }
+func newTableCache() *tableCache { return nil }
 
-func (r *reader) isMountPointNow(string) (bool, error) { return false, errWouldWait }
+func (r *reader) isMountPointCached(string) (bool, error) { return false, errWouldWait }
 
 func (r *reader) stackBelow(MountPoint) ([]MountPoint, error) { return nil, unsupported() }
 

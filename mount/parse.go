@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// parser reads a mount table in the format of /proc/self/mountinfo (proc_pid_mountinfo(5)). Everything that it returns are
-// parts of the content, but for names with escapes; words are kept in common arrays, and what two neighbours have alike,
-// as binds of one filesystem do, they share.
+// parser reads a mount table in the format of /proc/self/mountinfo (proc_pid_mountinfo(5)). The strings that it returns are parts
+// of the content, except for names with escapes. All words are in one array, and neighbours with equal options share them.
 type parser struct {
 	words   []string // options and optional fields of all lines
 	options memo
@@ -88,7 +87,7 @@ func (p *parser) filesystem(line string, m *MountPoint) {
 	m.SuperOptions = p.split(super, &p.super)
 }
 
-// split splits options, and takes the parts of the last line when it had the same.
+// split splits options. It returns the parts of the last line if that had the same text.
 func (p *parser) split(text string, last *memo) []string {
 	if text == "" {
 		return nil
@@ -111,8 +110,8 @@ func (p *parser) addOptions(text string) {
 	}
 }
 
-// cutOption is strings.Cut at the first comma that parts two options. The kernel puts a label of SELinux into quotes when
-// it holds commas, and writes a quote in it as an escape; nothing else is quoted.
+// cutOption is strings.Cut at the first comma between two options. The kernel quotes an SELinux label that holds commas, and
+// escapes a quote in it. It quotes nothing else.
 func cutOption(text string) (option, rest string, more bool) {
 	option, rest, more = strings.Cut(text, ",")
 	if !more || !opensLabel(option) {
@@ -132,7 +131,7 @@ func opensLabel(option string) bool {
 	return strings.HasPrefix(label, `"`) && strings.Count(label, `"`) == 1 && slices.Contains(contextOptions, key)
 }
 
-// since returns the words that were added, with no room behind them.
+// since returns the words that were added. An append to the result copies it.
 func (p *parser) since(start int) []string {
 	if start == len(p.words) {
 		return nil
@@ -162,7 +161,7 @@ func parseUint32(s string) (uint32, error) {
 	return uint32(n), err
 }
 
-// tableSource is the source that the mount table means: it writes "none" where there is none.
+// tableSource converts a source of the mount table, which writes "none" if there is none.
 func tableSource(source string) string {
 	if source == "none" {
 		return ""

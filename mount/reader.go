@@ -7,27 +7,26 @@ import (
 	"time"
 )
 
-// reader tells what is mounted where. It changes nothing, and it waits for no filesystem but where a method says so.
+// reader finds out what is mounted where. It changes nothing. It waits for a filesystem only where a method says so.
 type reader struct {
 	// current is what is kept of the mount table.
-	current *current
-	looks   sync.Pool
-	without Feature
-	// eventLag is how long an event of fanotify may come after the mount table has told that something changed, as the
-	// kernel tells of a mount in that order.
+	cache     *tableCache
+	scratches sync.Pool
+	without   Feature
+	// eventLag is how long after a poll of the mount table the fanotify event of the same change may come.
 	eventLag time.Duration
 }
 
 const maxEventLag = 500 * time.Millisecond
 
-// errWouldWait says that a question cannot be answered without asking a filesystem, which may not answer.
-var errWouldWait = errors.New("a filesystem would have to be asked")
+// errWouldWait: the answer needs a query of a filesystem, which may hang.
+var errWouldWait = errors.New("a filesystem would have to be queried")
 
 func newReader(without Feature) *reader {
-	return &reader{current: newCurrent(), without: without, eventLag: maxEventLag}
+	return &reader{cache: newTableCache(), without: without, eventLag: maxEventLag}
 }
 
-// isInTable reports whether the mount table, as it is now, has a mount at name that can be seen.
+// isInTable reads the mount table and reports whether it has a visible mount at name.
 func (r *reader) isInTable(ctx context.Context, name string) (bool, error) {
 	table, err := r.readTable(ctx)
 	if err != nil {

@@ -6,42 +6,42 @@ import (
 	"slices"
 )
 
-// refsSnapshot are the references of one mount as they were found without reading the table.
+// refsSnapshot holds the references of one mount, which were found without reading the table.
 type refsSnapshot struct {
-	witness
+	tableWatch
 
-	of    glance
+	of    pathStat
 	paths []string
 }
 
-// mountRefs is GetMountRefs. It asks the kernel for the ids of all mounts, and what they show of those alone that it has not
-// asked before (see rootsOfMounts). When nothing has changed since, it answers from memory.
+// mountRefs is GetMountRefs. It lists the ids of all mounts, and queries the roots only of those that it has not queried before
+// (see rootsOfMounts). If nothing has changed since, it returns the cached result.
 func (r *reader) mountRefs(ctx context.Context, name string) ([]string, error) {
-	g, err := r.glanceCached(name)
+	g, err := r.statPathCached(name)
 	if err != nil || g.isRoot && g.uniqueID == 0 {
 		return r.refsInTable(ctx, name, g)
 	}
 	if !g.isRoot {
 		return nil, nil
 	}
-	if s := r.current.table.Load(); s != nil && s.isFresh() {
+	if s := r.cache.table.Load(); s != nil && s.isFresh() {
 		if paths, ok := s.refsOf(g); ok {
 			return paths, nil
 		}
 	}
-	if s := r.current.refs.Load(); s != nil && s.of == g && s.isFresh() {
+	if s := r.cache.refs.Load(); s != nil && s.of == g && s.isFresh() {
 		return s.paths, nil
 	}
-	s, err := r.askRefs(ctx, g)
+	s, err := r.queryRefs(ctx, g)
 	if err != nil {
 		return r.refsInTable(ctx, name, g)
 	}
-	r.current.keepRefs(s)
+	r.cache.keepRefs(s)
 	return s.paths, nil
 }
 
-// refsInTable answers from the whole table: about the mount that was seen, or about the one that the table has at name.
-func (r *reader) refsInTable(ctx context.Context, name string, g glance) ([]string, error) {
+// refsInTable returns references from the whole table: those of the mount of g, or of the mount at name.
+func (r *reader) refsInTable(ctx context.Context, name string, g pathStat) ([]string, error) {
 	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (r *reader) refsInTable(ctx context.Context, name string, g glance) ([]stri
 	return s.index().refs(&found), nil
 }
 
-// refsOf returns the references of the mount that was seen. It reports false when the table does not have it.
-func (s *snapshot) refsOf(g glance) (paths []string, ok bool) {
+// refsOf returns the references of the mount of g. It reports false if the table does not have that mount.
+func (s *snapshot) refsOf(g pathStat) (paths []string, ok bool) {
 	at, ok := slices.BinarySearchFunc(s.table, g.uniqueID, func(m MountPoint, id uint64) int {
 		return cmp.Compare(m.UniqueID, id)
 	})
@@ -67,8 +67,8 @@ func (s *snapshot) refsOf(g glance) (paths []string, ok bool) {
 	return s.index().refs(&s.table[at]), true
 }
 
-// askRefs asks for the references of the mount that was seen.
-func (r *reader) askRefs(ctx context.Context, g glance) (*refsSnapshot, error) {
+// queryRefs finds the references of the mount of g without the table.
+func (r *reader) queryRefs(ctx context.Context, g pathStat) (*refsSnapshot, error) {
 	own, err := r.facts(g.uniqueID)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (r *reader) askRefs(ctx context.Context, g glance) (*refsSnapshot, error) {
 		return nil, err
 	}
 	if s.paths, err = r.refsOnDevice(ctx, own); err != nil {
-		s.forget()
+		s.close()
 		return nil, err
 	}
 	return s, nil

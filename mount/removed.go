@@ -13,8 +13,8 @@ func WithRemoved(ctx context.Context, removed func(target string)) context.Conte
 	return context.WithValue(ctx, removedKey{}, removed)
 }
 
-// tellRemoved reports a target that was removed to who has made ctx by [WithRemoved], if a caller has.
-func tellRemoved(ctx context.Context, target string) {
+// reportRemoved calls the function that [WithRemoved] put into ctx, if there is one, with a target that was removed.
+func reportRemoved(ctx context.Context, target string) {
 	if removed, ok := ctx.Value(removedKey{}).(func(target string)); ok {
 		removed(target)
 	}

@@ -84,7 +84,7 @@ func (f *extFacts) lastError() string {
 
 // reportOfRoot opens the root directory, which an xfs refuses that was shut down, and asks a btrfs for the errors of its device.
 func (r *reader) reportOfRoot(ctx context.Context, found MountPoint) (report FilesystemReport, err error) {
-	p, err := r.openPlace(ctx, found.Path)
+	p, err := r.openParent(ctx, found.Path)
 	if err != nil {
 		return report, err
 	}

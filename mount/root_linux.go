@@ -19,7 +19,7 @@ func (m MountPoint) isRoot(dir *os.File) (is bool, err error) {
 func (m MountPoint) isRootOf(fd int) (bool, error) {
 	var stat unix.Statx_t
 	err := retry(func() error {
-		return unix.Statx(fd, "", glanceFlags|unix.AT_EMPTY_PATH, unix.STATX_MNT_ID_UNIQUE, &stat)
+		return unix.Statx(fd, "", statFlags|unix.AT_EMPTY_PATH, unix.STATX_MNT_ID_UNIQUE, &stat)
 	})
 	if err != nil {
 		return false, os.NewSyscallError("statx", err)

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rootOfMount is what a mount shows, as the kernel said when it was asked.
+// rootOfMount is the filesystem of a mount and the directory of it that the mount shows.
 type rootOfMount struct {
 	id   uint64 // unique
 	dev  uint64
 	root string
-	scan uint64 // in which it was asked
+	scan uint64 // the scan that queried it
 }
 
-// rootsOfMounts are what the mounts of this namespace show, ascending by id. They are never changed once they are kept. A mount
-// never gets another filesystem, so that each has to be asked only once, however often a caller looks for references; but the
-// path of its root changes with a rename in that filesystem, see speaksFor.
+// rootsOfMounts holds the roots of the mounts of this namespace, ascending by id. It is immutable once it is stored. A mount
+// never gets another filesystem, so one query per mount is enough. But the path of its root changes with a rename in that
+// filesystem, see isValidFor.
 type rootsOfMounts struct {
 	scan   uint64
 	mounts []rootOfMount
@@ -36,11 +36,11 @@ func (r *rootsOfMounts) find(id uint64) (rootOfMount, bool) {
 	return r.mounts[at], true
 }
 
-// speaksFor reports whether what was kept still tells which mounts show the same as own, whose root the kernel has just said.
-// After a rename the root of own is not what it was. What was asked before own was may be older than a rename that came
-// first. The root directory of a filesystem is never renamed. (A directory that was renamed and has its first name again may
-// have been bound and asked in between; that is not seen.)
-func (r *rootsOfMounts) speaksFor(own MountPoint) bool {
+// isValidFor reports whether the stored roots still show which mounts have the same root as own, whose root was just queried.
+// After a rename, the root of own differs from the stored one. Roots of an earlier scan than own's may be older than such a
+// rename. The root directory of a filesystem is never renamed. One case is not detected: a directory was renamed, bound, queried,
+// and renamed back.
+func (r *rootsOfMounts) isValidFor(own MountPoint) bool {
 	if own.Root == "/" {
 		return true
 	}
@@ -49,7 +49,7 @@ func (r *rootsOfMounts) speaksFor(own MountPoint) bool {
 	return found && known.root == own.Root && !slices.ContainsFunc(r.mounts, older)
 }
 
-// renew returns what the mounts with the ids show, which are ascending: those that are not known are asked.
+// renew returns the roots of the mounts with the ids, which are ascending. It queries those that are unknown.
 func (r *rootsOfMounts) renew(ids []uint64) *rootsOfMounts {
 	now := &rootsOfMounts{scan: r.scan + 1, mounts: make([]rootOfMount, 0, len(ids))}
 	old := r.mounts
@@ -65,29 +65,29 @@ func (r *rootsOfMounts) renew(ids []uint64) *rootsOfMounts {
 		unknown = append(unknown, len(now.mounts))
 		now.mounts = append(now.mounts, rootOfMount{id: id, scan: now.scan})
 	}
-	asking := rootsSearch{mounts: now.mounts, parts: slices.Collect(slices.Chunk(unknown, refsPart))}
+	asking := rootsQuery{mounts: now.mounts, parts: slices.Collect(slices.Chunk(unknown, refsPart))}
 	asking.run()
-	// What has gone meanwhile, or cannot be reached, says nothing.
+	// A mount that is gone or unreachable has no root.
 	now.mounts = slices.DeleteFunc(now.mounts, func(m rootOfMount) bool { return m.root == "" })
 	return now
 }
 
 const (
-	// refsPart is how many mounts a goroutine asks before it looks for more work.
+	// refsPart is how many mounts a goroutine queries at a time.
 	refsPart = 128
-	// maxRefsWorkers is how many goroutines there are at most, as they all want the kernel's lock of the mount namespace.
+	// maxRefsWorkers limits the goroutines: all of them need the kernel's lock of the mount namespace.
 	maxRefsWorkers = 4
 )
 
-// rootsSearch asks mounts what they show, one part after the other.
-type rootsSearch struct {
+// rootsQuery queries the roots of mounts, part by part.
+type rootsQuery struct {
 	mounts []rootOfMount
-	parts  [][]int      // places in mounts
+	parts  [][]int      // indexes into mounts
 	next   atomic.Int32 // the next part to take
 }
 
-// run asks all parts, and returns after every goroutine that it has started.
-func (s *rootsSearch) run() {
+// run queries all parts. It returns after every goroutine that it has started has ended.
+func (s *rootsQuery) run() {
 	var others sync.WaitGroup
 	for range min(maxRefsWorkers, runtime.GOMAXPROCS(0), len(s.parts)/2) - 1 {
 		others.Go(s.work)
@@ -96,7 +96,7 @@ func (s *rootsSearch) run() {
 	others.Wait()
 }
 
-func (s *rootsSearch) work() {
+func (s *rootsQuery) work() {
 	var buffer [statmountBuffer]byte
 	for {
 		i := int(s.next.Add(1)) - 1
@@ -104,12 +104,12 @@ func (s *rootsSearch) work() {
 			return
 		}
 		for _, at := range s.parts[i] {
-			s.mounts[at].ask(buffer[:])
+			s.mounts[at].query(buffer[:])
 		}
 	}
 }
 
-func (m *rootOfMount) ask(buffer []byte) {
+func (m *rootOfMount) query(buffer []byte) {
 	status, text, err := statmount(m.id, statmountSBBasic|statmountMntRoot, buffer)
 	if err != nil {
 		return
@@ -120,13 +120,13 @@ func (m *rootOfMount) ask(buffer []byte) {
 	}
 }
 
-// errManyRefs says that there are so many references that the table had better be read.
+// errManyRefs: there are so many references that reading the table is faster.
 var errManyRefs = errors.New("many references")
 
-// maxRefsAsked is how many references are asked for one by one, before reading the whole table is faster.
-const maxRefsAsked = 500
+// maxRefsQueried is the largest number of references that are queried one by one.
+const maxRefsQueried = 500
 
-// refsOnDevice returns the paths of the other mounts that show the same as own. Mounts are asked once for all who want to know.
+// refsOnDevice returns the paths of the other mounts with the same filesystem and root as own.
 func (r *reader) refsOnDevice(ctx context.Context, own MountPoint) ([]string, error) {
 	now, err := r.rootsFor(ctx, own)
 	if err != nil {
@@ -135,17 +135,17 @@ func (r *reader) refsOnDevice(ctx context.Context, own MountPoint) ([]string, er
 	return now.refs(own)
 }
 
-// rootsFor returns what all mounts show now, of which own is one.
+// rootsFor returns the roots of all mounts, valid for own.
 func (r *reader) rootsFor(ctx context.Context, own MountPoint) (*rootsOfMounts, error) {
-	if err := r.current.acquire(ctx); err != nil {
+	if err := r.cache.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-r.current.reading }()
-	known := r.current.roots.Load()
+	defer func() { <-r.cache.reading }()
+	known := r.cache.roots.Load()
 	if known == nil {
 		known = &rootsOfMounts{}
 	}
-	if !known.speaksFor(own) {
+	if !known.isValidFor(own) {
 		known = &rootsOfMounts{scan: known.scan}
 	}
 	ids, err := listMounts(len(known.mounts))
@@ -153,11 +153,11 @@ func (r *reader) rootsFor(ctx context.Context, own MountPoint) (*rootsOfMounts, 
 		return nil, err
 	}
 	now := known.renew(ids)
-	r.current.roots.Store(now)
+	r.cache.roots.Store(now)
 	return now, nil
 }
 
-// refs returns where those mounts are that still show the same as own.
+// refs returns the paths of the other mounts that still have the same filesystem and root as own.
 func (r *rootsOfMounts) refs(own MountPoint) (paths []string, err error) {
 	var buffer [statmountBuffer]byte
 	dev, asked := unix.Mkdev(own.Major, own.Minor), 0
@@ -165,16 +165,16 @@ func (r *rootsOfMounts) refs(own MountPoint) (paths []string, err error) {
 		if m.id == own.UniqueID || m.dev != dev || m.root != own.Root {
 			continue
 		}
-		if asked++; asked > maxRefsAsked {
+		if asked++; asked > maxRefsQueried {
 			return nil, errManyRefs
 		}
 		status, text, err := statmount(m.id, statmountMntRoot|statmountMntPoint, buffer[:])
 		if err != nil {
-			continue // it has gone since
+			continue // it was unmounted since
 		}
 		if words := string(text); cString(words, status.mntRoot) == own.Root {
 			paths = append(paths, cString(words, status.mntPoint))
 		}
 	}
-	return slices.Clip(paths), nil // who appends to it gets a copy
+	return slices.Clip(paths), nil // an append copies it
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// stagePoint is the directory on the stage that a helper mounts at.
+// stagePoint is the directory on the stage at which a helper mounts.
 const stagePoint = "mount"
 
-// stage is a filesystem of our own, private and empty, on which a helper mounts. Its path follows from the target, so that
-// what a killed program has left there is found and taken off by the next call for the same target.
+// stage is a private, empty filesystem on which a helper mounts. Its path follows from the target: the next call for the same
+// target finds and unmounts what a killed program has left there.
 type stage struct {
-	*place
+	*entry
 }
 
 // stagePath returns the path of the stage for a target.
@@ -36,11 +36,11 @@ func (h *helpers) openStage(ctx context.Context, target string) (*stage, error) 
 	if err := h.clearStage(ctx, target); err != nil {
 		return nil, err
 	}
-	p, err := h.reader.makePlace(ctx, h.stagePath(target))
+	p, err := h.reader.makeParent(ctx, h.stagePath(target))
 	if err != nil {
 		return nil, err
 	}
-	st := &stage{place: p}
+	st := &stage{entry: p}
 	if err := st.checkDir(); err != nil {
 		p.close()
 		return nil, err
@@ -51,7 +51,7 @@ func (h *helpers) openStage(ctx context.Context, target string) (*stage, error) 
 	return st, nil
 }
 
-// checkDir refuses a directory of stages that others can write to, since they could put something in the helper's way.
+// checkDir refuses a directory of stages that other users can write to.
 func (st *stage) checkDir() error {
 	var stat unix.Stat_t
 	if err := unix.Fstatat(st.parent, "", &stat, unix.AT_EMPTY_PATH); err != nil {
@@ -97,7 +97,7 @@ func (st *stage) result(ctx context.Context) (int, error) {
 		return -1, err
 	}
 	defer closeFD(dir)
-	point := &place{reader: st.reader, parent: dir, base: stagePoint, path: st.point()}
+	point := &entry{reader: st.reader, parent: dir, base: stagePoint, path: st.point()}
 	mounted, err := point.mounted(ctx)
 	if err != nil {
 		return -1, err
@@ -108,14 +108,14 @@ func (st *stage) result(ctx context.Context) (int, error) {
 	return point.open()
 }
 
-// close takes the stage off, with what the helper may have left on it, and closes the place.
+// close unmounts the stage, with what the helper may have left on it, and closes the entry.
 func (st *stage) close(ctx context.Context) error {
-	defer st.place.close()
+	defer st.entry.close()
 	abandonable.Note(ctx, "umount2(MNT_DETACH)")
 	return st.clear()
 }
 
-// clear takes off whatever is mounted at the place of the stage, and removes it.
+// clear unmounts everything at the path of the stage, and removes its directory.
 func (st *stage) clear() error {
 	for range maxStack {
 		err := unix.Unmount(st.name(), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -123,7 +123,7 @@ func (st *stage) clear() error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("taking off %q: %w", st.path, err)
+			return fmt.Errorf("unmounting %q: %w", st.path, err)
 		}
 	}
 	if err := unix.Unlinkat(st.parent, st.base, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -132,12 +132,12 @@ func (st *stage) clear() error {
 	return nil
 }
 
-// clearStage takes off the stage that a killed program has left for the target.
+// clearStage unmounts the stage that a killed program has left for the target.
 func (h *helpers) clearStage(ctx context.Context, target string) error {
 	if len(h.programs) == 0 {
 		return nil
 	}
-	p, err := h.reader.openPlace(ctx, h.stagePath(target))
+	p, err := h.reader.openParent(ctx, h.stagePath(target))
 	if isAbsent(err) {
 		return nil
 	}
@@ -148,5 +148,5 @@ func (h *helpers) clearStage(ctx context.Context, target string) error {
 	if _, err := p.stat(); isAbsent(err) {
 		return nil
 	}
-	return (&stage{place: p}).clear()
+	return (&stage{entry: p}).clear()
 }

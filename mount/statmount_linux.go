@@ -158,32 +158,32 @@ func listMounts(room int) ([]uint64, error) {
 	}
 }
 
-// glance is what statx(2) says of a path without asking the filesystem that lies there.
-type glance struct {
-	isRoot   bool   // of a mount
-	uniqueID uint64 // of the mount that it lies in; 0 where the kernel has none
+// pathStat is what statx(2) reports about a path without a query of the filesystem there.
+type pathStat struct {
+	isRoot   bool   // the path is the root of a mount
+	uniqueID uint64 // of the mount that holds the path; 0 if the kernel has no unique ids
 }
 
-// glanceFlags are for looks that do not go to a server, start no mount and follow no link. A filesystem may ignore them:
-// 9p without a cache, gfs2, ocfs2 and orangefs do.
-const glanceFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+// statFlags are flags of statx: query no server, start no automount, follow no link. A filesystem may ignore them, as 9p without
+// a cache, gfs2, ocfs2 and orangefs do.
+const statFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
-// glanceAt looks at the name in an open directory.
-func glanceAt(at int, name string) (glance, error) {
+// statPath returns the pathStat of a name in an open directory.
+func statPath(at int, name string) (pathStat, error) {
 	var stat unix.Statx_t
-	err := retry(func() error { return unix.Statx(at, name, glanceFlags, unix.STATX_MNT_ID_UNIQUE, &stat) })
+	err := retry(func() error { return unix.Statx(at, name, statFlags, unix.STATX_MNT_ID_UNIQUE, &stat) })
 	if err != nil {
-		return glance{}, missing(err)
+		return pathStat{}, missing(err)
 	}
-	return seenBy(&stat)
+	return pathStatOf(&stat)
 }
 
-// seenBy is what statx has said.
-func seenBy(stat *unix.Statx_t) (glance, error) {
+// pathStatOf reads a pathStat from a result of statx. Its error is errNoSyscall if the kernel does not report roots of mounts.
+func pathStatOf(stat *unix.Statx_t) (pathStat, error) {
 	if stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return glance{}, errNoSyscall
+		return pathStat{}, errNoSyscall
 	}
-	g := glance{isRoot: stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0}
+	g := pathStat{isRoot: stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0}
 	if stat.Mask&unix.STATX_MNT_ID_UNIQUE != 0 { // kernels that do not know the bit ignore it
 		g.uniqueID = stat.Mnt_id
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// mounted reports whether something is mounted at the place. It does not ask the filesystem that is mounted there, and
-// it believes the mount table when the path cannot be looked at: a mount can outlive what it is a bind of, and the
-// filesystem of a server that has gone can refuse every look (ESTALE, EIO, ENOTCONN, EACCES).
-func (p *place) mounted(ctx context.Context) (bool, error) {
+// mounted reports whether something is mounted at the entry. It does not query the filesystem that is mounted there. If statx
+// fails, the mount table decides: a bind mount can outlive its source, and the filesystem of a dead server can fail every call
+// (ESTALE, EIO, ENOTCONN, EACCES).
+func (p *entry) mounted(ctx context.Context) (bool, error) {
 	if err := abandonable.Begin(ctx, "statx"); err != nil {
 		return false, err
 	}
@@ -35,10 +35,10 @@ func (p *place) mounted(ctx context.Context) (bool, error) {
 	return false, err
 }
 
-// isMissing reports whether the directory has no such name, so that nothing can be mounted there. Unlike statx this asks no
-// filesystem that is mounted there, whose server may say that its root is missing; and unlike the table it takes the same
-// time however many mounts there are.
-func (p *place) isMissing() bool {
+// isMissing reports whether the directory has no such name. Then nothing is mounted there. Unlike statx it does not query a
+// filesystem that is mounted there: its server may report its own root as missing. Unlike a read of the table, its time does not
+// depend on the number of mounts.
+func (p *entry) isMissing() bool {
 	fd, err := unix.Openat(p.parent, p.base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == nil {
 		closeFD(fd)
@@ -46,20 +46,20 @@ func (p *place) isMissing() bool {
 	return errors.Is(err, unix.ENOENT)
 }
 
-// stat describes what is at the place.
-func (p *place) stat() (stat unix.Stat_t, err error) {
+// stat is lstat of the entry.
+func (p *entry) stat() (stat unix.Stat_t, err error) {
 	err = unix.Fstatat(p.parent, p.base, &stat, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
 	return stat, err
 }
 
-func (p *place) mountRoot() (bool, error) {
+func (p *entry) mountRoot() (bool, error) {
 	if p.reader.without.has(FeatureStatxMountRoot) {
 		return false, errNoSyscall
 	}
 	return mountRoot(p.parent, p.base)
 }
 
-// mountRoot asks whether the name is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT, since Linux 5.8).
+// mountRoot reports whether the name is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT, since Linux 5.8).
 func mountRoot(at int, name string) (bool, error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	var stat unix.Statx_t
@@ -78,7 +78,7 @@ func (r *reader) isMountPoint(ctx context.Context, name string) (bool, error) {
 	if name == "/" {
 		return true, nil
 	}
-	p, err := r.openPlace(ctx, name)
+	p, err := r.openParent(ctx, name)
 	if err != nil && isAbsent(err) && r.isDirMissing(ctx, path.Dir(name)) {
 		return false, err
 	}
@@ -93,11 +93,10 @@ func (r *reader) isMountPoint(ctx context.Context, name string) (bool, error) {
 	return is, nil
 }
 
-// isDirMissing reports whether the directory, or one above it, has no such name in the directory that holds it, so that
-// nothing can be mounted beneath.
+// isDirMissing reports whether the directory, or one above it, does not exist. Then nothing is mounted beneath.
 func (r *reader) isDirMissing(ctx context.Context, dir string) bool {
 	for ; dir != "/"; dir = path.Dir(dir) {
-		p, err := r.openPlace(ctx, dir)
+		p, err := r.openParent(ctx, dir)
 		if err == nil {
 			defer p.close()
 			return p.isMissing()
@@ -109,7 +108,7 @@ func (r *reader) isDirMissing(ctx context.Context, dir string) bool {
 	return false
 }
 
-// hiddenMount asks the table about a path that cannot be reached because of err.
+// hiddenMount looks up in the table a path that cannot be opened because of err.
 func (r *reader) hiddenMount(ctx context.Context, name string, err error) (bool, error) {
 	is, tableErr := r.isInTable(ctx, name)
 	if is || tableErr != nil {

@@ -11,7 +11,7 @@ import (
 
 // syncFS is SyncFS.
 func (m *Mounter) syncFS(ctx context.Context, target string) error {
-	p, err := m.reader.openPlace(ctx, target)
+	p, err := m.reader.openParent(ctx, target)
 	if err != nil {
 		return err
 	}

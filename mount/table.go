@@ -29,7 +29,7 @@ func lookup(table []MountPoint, name string) (found MountPoint, isMountPoint boo
 	return found, isMountPoint
 }
 
-// nearest returns the mount that a walk to name meets first: the one with the shortest path, of equals the last.
+// nearest returns the mount that a walk to name meets first: the one with the shortest path, the last of several.
 func nearest(mounts []MountPoint, name string) (first MountPoint, ok bool) {
 	for _, m := range mounts {
 		if within(name, m.Path) && (!ok || len(m.Path) <= len(first.Path)) {
@@ -47,7 +47,7 @@ func within(name, dir string) bool {
 	return strings.HasPrefix(name, dir) && name[len(dir)] == '/'
 }
 
-// content identifies what a mount shows. Mounts that show the same have equal contents.
+// content is the filesystem of a mount and the directory of it that the mount shows.
 type content struct {
 	major, minor uint32
 	root         string
@@ -57,18 +57,18 @@ func (m *MountPoint) content() content { return content{m.Major, m.Minor, m.Root
 
 // tableIndex finds the mounts in a table that show the same content.
 type tableIndex struct {
-	contents map[content]showing
+	contents map[content]mountsOfContent
 }
 
-// showing are the mounts that show the same content.
-type showing struct {
+// mountsOfContent are the mounts with the same content.
+type mountsOfContent struct {
 	ids []uint64
-	// paths holds all paths, twice in a row. So for each mount, the paths of all others are one slice of it.
+	// paths holds all paths, twice in a row. The paths of all mounts but one are a slice of it.
 	paths []string
 }
 
 func newTableIndex(table []MountPoint) *tableIndex {
-	x := &tableIndex{contents: make(map[content]showing)}
+	x := &tableIndex{contents: make(map[content]mountsOfContent)}
 	for i := range table {
 		m := &table[i]
 		c := x.contents[m.content()]

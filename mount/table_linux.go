@@ -15,7 +15,7 @@ import (
 
 const tablePath = "/proc/self/mountinfo"
 
-// maxReads bounds the reading of a table that changes all the time, on kernels that do not keep it steady.
+// maxReads limits the readings of a table that keeps changing, on kernels before Linux 5.8.
 const maxReads = 10
 
 // readTable reads the mount table as it is now.
@@ -28,8 +28,8 @@ func (r *reader) readTable(ctx context.Context) ([]MountPoint, error) {
 	return r.readTableFrom(ctx, fd, r.uniqueIDs(0))
 }
 
-// openTable opens the mount table. It is not opened by package os, whose poller would wait for the file and thereby use up
-// what poll(2) has to tell of changes.
+// openTable opens the mount table. It does not use package os: the poller of os would poll the file and consume the changes that
+// poll(2) reports.
 func openTable() (int, error) {
 	fd, err := retryOpen(func() (int, error) { return unix.Open(tablePath, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -38,9 +38,8 @@ func openTable() (int, error) {
 	return fd, nil
 }
 
-// readTableFrom reads the mount table from its open file. Before are the unique ids of all mounts, where there are such.
-// Since Linux 5.8 one reading cannot miss a mount that was there all the time; before, the table is read until two readings
-// are equal.
+// readTableFrom reads the mount table from its open file. before holds the unique ids of all mounts, if the kernel has them.
+// Since Linux 5.8, one reading cannot miss a mount that stays. On an older kernel the table is read until two readings are equal.
 func (r *reader) readTableFrom(ctx context.Context, fd int, before []uint64) ([]MountPoint, error) {
 	content, err := readAll(fd, len(before)*bytesPerMount)
 	if err != nil {
@@ -64,12 +63,12 @@ func (r *reader) readTableFrom(ctx context.Context, fd int, before []uint64) ([]
 // bytesPerMount is more than most lines take.
 const bytesPerMount = 256
 
-// readAll reads a file of /proc from its beginning. Room is about how much there may be.
+// readAll reads a file of /proc from its beginning. room is a guess of its size in bytes.
 func readAll(fd, room int) ([]byte, error) {
 	content := make([]byte, 0, max(room, 32<<10))
 	for {
 		if len(content) == cap(content) {
-			content = slices.Grow(content, cap(content)) // which doubles it
+			content = slices.Grow(content, cap(content)) // doubles it
 		}
 		var n int
 		err := retry(func() (err error) {
@@ -98,8 +97,8 @@ func (r *reader) uniqueIDs(room int) []uint64 {
 	return ids
 }
 
-// setUniqueIDs gives the mounts of the table their unique ids. Before and after are those of all mounts before and after
-// the table was read.
+// setUniqueIDs gives the mounts of the table their unique ids. before and after are the ids of all mounts, listed before and
+// after the table was read.
 func (r *reader) setUniqueIDs(table []MountPoint, before, after []uint64) {
 	read := reading{table: table, before: before, after: after}
 	read.setUniqueIDs(oldID, r.facts)
@@ -118,10 +117,10 @@ type reading struct {
 	before, after []uint64
 }
 
-// setUniqueIDs is that of reader. A mount that was there all the time is in all three, and they have the same order, that
-// of the unique ids. So when before and after are the same and the table is as long, it holds just these. Otherwise the
-// mounts in both are found in the table one after the other by their other ids: no two mounts have the same one at a time.
-// What has come or gone in between keeps 0, unless the kernel has something to say of it still.
+// setUniqueIDs is reader.setUniqueIDs. All three lists are in the order of the unique ids, and a mount that stays is in each. So
+// if before and after are equal, and the table is as long, it holds exactly these mounts. Otherwise the mounts in both lists are
+// found in the table by their other ids, of which no two mounts have the same one at a time. The UniqueID of a mount that came or
+// went meanwhile stays 0, unless nameNew finds it.
 func (r *reading) setUniqueIDs(oldID func(uint64) (uint64, bool), facts func(uint64) (MountPoint, error)) {
 	if len(r.table) == len(r.before) && slices.Equal(r.before, r.after) {
 		for i := range r.table {
@@ -160,8 +159,8 @@ func inBoth(a, b []uint64) (both []uint64) {
 	return both
 }
 
-// nameNew describes anew, with their unique ids, those mounts of the table that have come while it was read. When one that
-// has gone meanwhile had the same other id, it stands before.
+// nameNew replaces, with facts that include the unique id, the mounts of the table that came while it was read. A mount that went
+// meanwhile may have had the same other id; it is earlier in the table.
 func (r *reading) nameNew(facts func(uint64) (MountPoint, error)) {
 	for _, id := range r.after {
 		if _, old := slices.BinarySearch(r.before, id); old {

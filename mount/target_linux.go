@@ -12,14 +12,14 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// maxTries bounds the repetition of a call that the kernel interrupts or that loses against a rename.
+// maxTries limits the repetitions of a call that the kernel interrupts or that loses against a rename.
 const maxTries = 128
 
-// errNoSyscall says that a system call is missing, so that the fall-back is to be tried.
+// errNoSyscall: the kernel lacks a system call. The caller uses its fall-back.
 var errNoSyscall = errors.New("no such system call")
 
-// missing marks err when it says that the kernel lacks the call. A seccomp filter says EPERM, which the fall-back
-// repeats when it is meant.
+// missing marks err as errNoSyscall if the kernel lacks the call. A seccomp filter returns EPERM for a call that it denies. If the
+// EPERM is real, the fall-back returns it again.
 func missing(err error) error {
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w: %w", errNoSyscall, err)
@@ -27,8 +27,8 @@ func missing(err error) error {
 	return err
 }
 
-// retry repeats a call that was interrupted, and one that openat2 asks to repeat. The Go runtime sends signals to its own
-// threads, and the server of a FUSE filesystem that is told of one may answer EINTR.
+// retry repeats a call that returns EINTR or EAGAIN. The Go runtime sends signals to its own threads, and a FUSE server may answer
+// EINTR to such a signal. openat2 returns EAGAIN after a race with a rename.
 func retry(call func() error) (err error) {
 	for range maxTries {
 		if err = call(); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
@@ -47,11 +47,10 @@ func retryOpen(open func() (int, error)) (fd int, err error) {
 	return fd, err
 }
 
-// closeFD closes a descriptor to which nothing was written, so its error does not matter.
+// closeFD closes a descriptor without an error: nothing was written to it.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// fdPath is the name of an open descriptor for calls that take only paths. The kernel follows it to the descriptor
-// itself and resolves no path.
+// fdPath is a path of an open descriptor, for calls that take only paths. The kernel follows it to the open file itself.
 func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // openPath opens name below the directory at, as O_PATH, and follows no symbolic link in any of its elements.
@@ -118,7 +117,7 @@ func step(at int, element string) (int, error) {
 	return fd, nil
 }
 
-// modeOf returns the mode of what is open, without asking a server.
+// modeOf returns the mode of an open file, without a query of its server.
 func modeOf(fd int) (uint32, error) {
 	var stat unix.Stat_t
 	var statx unix.Statx_t
@@ -133,9 +132,9 @@ func modeOf(fd int) (uint32, error) {
 
 // target is a mount point.
 type target struct {
-	*place
-	fd   int  // of what was there already; -1 of what was made, until it is opened
-	made bool // by us; its parents are in place.made
+	*entry
+	fd   int  // descriptor; -1 for a mount point that was made, until it is opened
+	made bool // this call made it; its parents are in entry.made
 	dir  bool
 }
 
@@ -145,10 +144,10 @@ const (
 	fileMode = 0o640
 )
 
-// openTarget opens the mount point, and makes it when there is none: a directory, or a file. What was just made is not opened:
-// nothing is mounted on it, and its name in the open directory says as much.
-func (p *place) openTarget(ctx context.Context, dir bool) (*target, error) {
-	t := &target{place: p, dir: dir, fd: -1}
+// openTarget opens the mount point, or makes it: a directory, or a file. It does not open one that it has made: nothing is
+// mounted on it, and its name in the open directory is enough.
+func (p *entry) openTarget(ctx context.Context, dir bool) (*target, error) {
+	t := &target{entry: p, dir: dir, fd: -1}
 	if !p.isNew() {
 		if err := t.open(); !errors.Is(err, unix.ENOENT) {
 			return t, err
@@ -167,7 +166,7 @@ func (p *place) openTarget(ctx context.Context, dir bool) (*target, error) {
 // open opens the mount point, unless it is open.
 func (t *target) open() (err error) {
 	if t.fd < 0 {
-		t.fd, err = t.place.open()
+		t.fd, err = t.entry.open()
 	}
 	return err
 }
@@ -178,7 +177,7 @@ func (t *target) close() {
 	}
 }
 
-// checkExclusive refuses a target at which something is mounted, if the plan is to have it alone.
+// checkExclusive refuses a target at which something is mounted, if the plan is exclusive.
 func (t *target) checkExclusive(ctx context.Context, plan *Plan) error {
 	if !plan.Exclusive || t.made {
 		return nil
@@ -190,8 +189,8 @@ func (t *target) checkExclusive(ctx context.Context, plan *Plan) error {
 	return err
 }
 
-// take attaches a detached mount to the target: to what is open, or by name to what was made, where a link that another process has
-// put in its place is not followed.
+// take attaches a detached mount to the target: to the open descriptor, or by name to a mount point that was made. By name it does
+// not follow a link that another process has put there.
 func (t *target) take(tree int) error {
 	if t.fd < 0 {
 		return unix.MoveMount(tree, "", t.parent, t.base, unix.MOVE_MOUNT_F_EMPTY_PATH)
@@ -199,7 +198,7 @@ func (t *target) take(tree int) error {
 	return unix.MoveMount(tree, "", t.fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// make makes the mount point, and its parent where that has gone in the meantime. It reports whether it was missing.
+// make makes the mount point, and its parent if another process has removed that. It reports whether it was missing.
 func (t *target) make(ctx context.Context) (made bool, err error) {
 	for range maxTries {
 		if err := abandonable.Begin(ctx, "mkdirat"); err != nil {
@@ -231,7 +230,7 @@ func (t *target) mknod() error {
 	return err
 }
 
-// unmake removes what was made. The kernel refuses when something is mounted or, in a directory, lies there.
+// unmake removes a mount point that was made. The kernel refuses if something is mounted on it, or if a directory is not empty.
 func (t *target) unmake() error {
 	if !t.made {
 		return nil
@@ -248,7 +247,7 @@ func (t *target) unmake() error {
 
 // removeTarget is RemoveTarget.
 func (m *Mounter) removeTarget(ctx context.Context, name string) error {
-	p, err := m.reader.openPlace(ctx, name)
+	p, err := m.reader.openParent(ctx, name)
 	if isAbsent(err) {
 		return nil // nothing can be removed below a parent that is not there
 	}
@@ -259,7 +258,7 @@ func (m *Mounter) removeTarget(ctx context.Context, name string) error {
 	err = p.remove(ctx)
 	switch {
 	case err == nil:
-		tellRemoved(ctx, name)
+		reportRemoved(ctx, name)
 		return nil
 	case errors.Is(err, unix.ENOENT):
 		return nil
@@ -269,9 +268,9 @@ func (m *Mounter) removeTarget(ctx context.Context, name string) error {
 	return fmt.Errorf("removing %q: %w", name, err)
 }
 
-// remove removes an empty directory or an empty file. The kernel refuses one on which something is mounted, without a word to
+// remove removes an empty directory or an empty file. The kernel refuses one on which something is mounted, without a query of
 // the filesystem there.
-func (p *place) remove(ctx context.Context) error {
+func (p *entry) remove(ctx context.Context) error {
 	if err := abandonable.Begin(ctx, "rmdir"); err != nil {
 		return err
 	}

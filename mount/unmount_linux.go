@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// maxStack bounds the mounts at one path, so that a race with a process that keeps mounting there ends.
+	// maxStack limits the mounts that one call unmounts at one path: another process may keep mounting there.
 	maxStack = 4096
-	// busyInterval is how often a busy mount is tried again while there is time before the force.
+	// busyInterval is the time between two attempts to unmount a busy mount.
 	busyInterval = 20 * time.Millisecond
-	// maxAfterForce bounds the plain unmounts after the force, while those who were thrown out leave.
+	// maxAfterForce limits the plain unmounts after MNT_FORCE, while the aborted callers leave the mount.
 	maxAfterForce = 15
 )
 
@@ -26,19 +26,19 @@ func (m *Mounter) unmount(ctx context.Context, name string, options UnmountOptio
 	if err := m.helpers.clearStage(ctx, name); err != nil {
 		return fmt.Errorf("unmounting %q: what a helper has left: %w", name, err)
 	}
-	p, err := m.reader.openPlace(ctx, name)
+	p, err := m.reader.openParent(ctx, name)
 	if err != nil {
 		return m.unreachable(ctx, name, err)
 	}
 	defer p.close()
-	taken, err := p.takeAllOff(ctx, options)
+	taken, err := p.unmountAll(ctx, options)
 	if err != nil {
 		if len(taken) > 0 {
 			err = fmt.Errorf("%w: %d mounts were taken off: %w", ErrUncertain, len(taken), err)
 		}
 		return fmt.Errorf("unmounting %q: %w", name, err)
 	}
-	if len(taken) == 0 { // as the look at the place has told
+	if len(taken) == 0 {
 		return fmt.Errorf("unmounting %q: %w", name, ErrNotMounted)
 	}
 	if err := m.verifyGone(ctx, name, taken); err != nil {
@@ -47,9 +47,9 @@ func (m *Mounter) unmount(ctx context.Context, name string, options UnmountOptio
 	return nil
 }
 
-// verifyGone asks the kernel once more, after a look at the place has found nothing there: what umount2 returned is not
-// the truth. By their unique ids it asks for the very mounts that were taken off; where there are none it reads the table.
-func (m *Mounter) verifyGone(ctx context.Context, name string, taken []seen) error {
+// verifyGone checks that the unmounted mounts are gone: the result of umount2 is no proof. It queries them by their unique ids.
+// On a kernel without unique ids it reads the table.
+func (m *Mounter) verifyGone(ctx context.Context, name string, taken []topMount) error {
 	err := m.verifyIDs(taken)
 	if !errors.Is(err, ErrUnsupported) {
 		return err
@@ -64,8 +64,8 @@ func (m *Mounter) verifyGone(ctx context.Context, name string, taken []seen) err
 	return nil
 }
 
-// verifyIDs returns an error that matches ErrUnsupported when the ids cannot tell.
-func (m *Mounter) verifyIDs(taken []seen) error {
+// verifyIDs is verifyGone by unique ids. The error matches ErrUnsupported if the kernel has none.
+func (m *Mounter) verifyIDs(taken []topMount) error {
 	for _, mount := range taken {
 		if mount.id == 0 {
 			return ErrUnsupported
@@ -80,7 +80,7 @@ func (m *Mounter) verifyIDs(taken []seen) error {
 	return nil
 }
 
-// unreachable is the error of an unmount of a path whose parent could not be opened because of err.
+// unreachable returns the error of an unmount if the parent of name could not be opened because of err.
 func (m *Mounter) unreachable(ctx context.Context, name string, err error) error {
 	if isAbsent(err) && m.reader.isDirMissing(ctx, path.Dir(name)) {
 		return fmt.Errorf("unmounting %q: %w: %w", name, ErrNotMounted, err)
@@ -95,41 +95,41 @@ func (m *Mounter) unreachable(ctx context.Context, name string, err error) error
 	return fmt.Errorf("unmounting %q: %w", name, err)
 }
 
-// seen is what a look at a place has found.
-type seen struct {
+// topMount is the uppermost mount at a path, if there is one.
+type topMount struct {
 	mounted bool
-	id      uint64 // unique; 0 where the kernel does not tell
+	id      uint64 // unique; 0 if the kernel has no unique ids
 }
 
-// look asks what is mounted at the place, in one call where the kernel can.
-func (p *place) look(ctx context.Context) (seen, error) {
+// findTop returns the uppermost mount, by one system call if the kernel can.
+func (p *entry) findTop(ctx context.Context) (topMount, error) {
 	if p.reader.without.has(FeatureStatxMountRoot) {
 		mounted, err := p.mounted(ctx)
-		return seen{mounted: mounted}, err
+		return topMount{mounted: mounted}, err
 	}
 	if err := abandonable.Begin(ctx, "statx"); err != nil {
-		return seen{}, err
+		return topMount{}, err
 	}
-	g, err := glanceAt(p.parent, p.base)
+	g, err := statPath(p.parent, p.base)
 	if err != nil {
 		mounted, err := p.mounted(ctx)
-		return seen{mounted: mounted}, err
+		return topMount{mounted: mounted}, err
 	}
-	return seen{mounted: g.isRoot, id: p.reader.blind(g).uniqueID}, nil
+	return topMount{mounted: g.isRoot, id: p.reader.onlyKnown(g).uniqueID}, nil
 }
 
-// takeAllOff takes off one mount after the other until there is none, and returns those that were taken.
-func (p *place) takeAllOff(ctx context.Context, options UnmountOptions) (taken []seen, err error) {
+// unmountAll unmounts one mount after the other until there is none, and returns those that it has unmounted.
+func (p *entry) unmountAll(ctx context.Context, options UnmountOptions) (taken []topMount, err error) {
 	for len(taken) < maxStack {
-		top, err := p.lookFor(ctx, options.Expect)
+		top, err := p.findExpected(ctx, options.Expect)
 		if err != nil && (top.mounted || !isAbsent(err)) {
 			return taken, err
 		}
 		if !top.mounted {
 			return taken, nil
 		}
-		t := takedown{place: p, options: options, top: top}
-		if err := t.takeOff(ctx); err != nil {
+		t := topUnmount{entry: p, options: options, top: top}
+		if err := t.run(ctx); err != nil {
 			return taken, err
 		}
 		taken = append(taken, top)
@@ -137,15 +137,15 @@ func (p *place) takeAllOff(ctx context.Context, options UnmountOptions) (taken [
 	return taken, fmt.Errorf("another process keeps mounting there: %w", unix.EBUSY)
 }
 
-// takedown is the end of one mount: the uppermost at its place when that was looked at.
-type takedown struct {
-	*place
+// topUnmount unmounts one mount: the uppermost that findExpected has found.
+type topUnmount struct {
+	*entry
 	options UnmountOptions
-	top     seen
+	top     topMount
 }
 
-// takeOff takes the mount off: plainly, then by force, then lazily, as far as the options allow.
-func (t *takedown) takeOff(ctx context.Context) error {
+// run unmounts the mount: plainly, then by force, then lazily, as far as the options allow.
+func (t *topUnmount) run(ctx context.Context) error {
 	var err error
 	if t.options.Force > 0 {
 		err = t.umountByForce(ctx)
@@ -155,7 +155,7 @@ func (t *takedown) takeOff(ctx context.Context) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	there, lookErr := t.isThere(ctx)
+	there, lookErr := t.isMounted(ctx)
 	switch {
 	case lookErr == nil && !there:
 		return nil // the call failed, or another process was faster, and yet it is gone
@@ -167,10 +167,9 @@ func (t *takedown) takeOff(ctx context.Context) error {
 	return t.umount(ctx, unix.MNT_DETACH)
 }
 
-// isThere reports whether the mount is still the uppermost at its place, before something is done to whatever is. An error
-// says that it is there, but covered by another mount.
-func (t *takedown) isThere(ctx context.Context) (bool, error) {
-	now, err := t.lookFor(ctx, t.options.Expect)
+// isMounted reports whether the mount is still the uppermost at its path. The error is errCovered if another mount covers it.
+func (t *topUnmount) isMounted(ctx context.Context) (bool, error) {
+	now, err := t.findExpected(ctx, t.options.Expect)
 	if err != nil || !now.mounted {
 		return false, err
 	}
@@ -183,22 +182,22 @@ func (t *takedown) isThere(ctx context.Context) (bool, error) {
 	return false, fmt.Errorf("%w: %w", errCovered, unix.EBUSY)
 }
 
-// plain is one plain unmount: of what is uppermost, or, if the caller has said what it must be, of that only.
-func (t *takedown) plain(ctx context.Context) error {
+// plain is one plain unmount: of the expected mount, or of the uppermost one if the caller expects none in particular.
+func (t *topUnmount) plain(ctx context.Context) error {
 	if t.options.Expect == (Identity{}) {
 		return t.umount(ctx, 0)
 	}
-	return t.umountMeant(ctx)
+	return t.umountExpected(ctx)
 }
 
-func (p *place) umount(ctx context.Context, flags int) error {
+func (p *entry) umount(ctx context.Context, flags int) error {
 	if err := abandonable.Begin(ctx, "umount2"); err != nil {
 		return err
 	}
 	return p.umount2(flags)
 }
 
-func (p *place) umount2(flags int) error {
+func (p *entry) umount2(flags int) error {
 	err := unix.Unmount(p.name(), flags|unix.UMOUNT_NOFOLLOW)
 	switch {
 	case errors.Is(err, unix.EINVAL):
@@ -211,10 +210,10 @@ func (p *place) umount2(flags int) error {
 	return nil
 }
 
-// umountByForce tries a plain unmount for as long as the options say, whether it is refused as busy or does not return;
-// then it aborts the mount, so that its callers fail and leave, and tries plainly again. It returns after every call that
-// it has begun has returned.
-func (t *takedown) umountByForce(ctx context.Context) error {
+// umountByForce tries plain unmounts for UnmountOptions.Force, whether they fail as busy or do not return. Then it aborts the
+// mount, which makes its callers fail and leave, and tries plain unmounts again. It returns after each call that it has begun
+// has returned.
+func (t *topUnmount) umountByForce(ctx context.Context) error {
 	timer := time.NewTimer(t.options.Force)
 	defer timer.Stop()
 	for {
@@ -240,10 +239,10 @@ func (t *takedown) umountByForce(ctx context.Context) error {
 	}
 }
 
-// force aborts the mount, unless the caller has gone. Pending is the result of a plain unmount that has not returned, or
-// nil: such a call may have taken the mount out of the tree already and wait for its server, and what is at the place then
-// is another mount, which is left alone.
-func (t *takedown) force(ctx context.Context, pending <-chan error) error {
+// force aborts the mount, unless the context of the call has ended. pending is the result of a plain unmount that has not
+// returned, or nil. Such a call may have removed the mount from the tree already and wait for its server. Then another mount is
+// at the path, and force does not touch it.
+func (t *topUnmount) force(ctx context.Context, pending <-chan error) error {
 	err := t.abort(ctx)
 	if pending != nil {
 		abandonable.Note(ctx, "umount2")
@@ -265,9 +264,9 @@ func (t *takedown) force(ctx context.Context, pending <-chan error) error {
 	return err
 }
 
-// abort makes all callers of the mount fail, when the mount is still the uppermost at its place.
-func (t *takedown) abort(ctx context.Context) error {
-	there, err := t.isThere(ctx)
+// abort makes all callers of the mount fail, if the mount is still the uppermost at its path.
+func (t *topUnmount) abort(ctx context.Context) error {
+	there, err := t.isMounted(ctx)
 	if err != nil || !there {
 		return err
 	}

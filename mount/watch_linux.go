@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher waits for changes of the mount table: on the table itself, which tells that something has changed, and on a
-// fanotify group, where there is one, which tells what has come and gone.
+// watcher waits for changes of the mount table. A poll of the table reports that something has changed. A fanotify group, if the
+// kernel has one for mounts, reports which mounts were attached and detached.
 type watcher struct {
 	buffer []byte // for events
 	reader *reader
-	end    int // an eventfd that is written when the watch is to end
+	end    int // an eventfd; a write to it ends the watch
 	table  int
 	events int // the fanotify group, or -1
 }
 
-// eventBurst is how long events are gathered before they are told.
+// eventBurst is how long events are collected before they are reported.
 const eventBurst = 5 * time.Millisecond
 
 // watch is Watch.
@@ -93,13 +93,13 @@ func (w *watcher) next() (TableChange, error) {
 	return change, w.explain(&change)
 }
 
-// gather lets more events come, so that many mounts at once wake the callers once.
+// gather waits for more events: many mounts at once then wake the callers once.
 func (w *watcher) gather() {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
 	_, _ = unix.Poll(fds, int(eventBurst.Milliseconds())) // cut short by the end
 }
 
-// wait waits until there is something to tell: that the table has changed, or events.
+// wait waits until the table has changed or there are events.
 func (w *watcher) wait() (change TableChange, told bool, err error) {
 	fds := []unix.PollFd{
 		{Fd: int32(w.end), Events: unix.POLLIN},
@@ -112,14 +112,14 @@ func (w *watcher) wait() (change TableChange, told bool, err error) {
 	return TableChange{Options: fds[1].Revents != 0}, fds[2].Revents != 0, nil
 }
 
-// awaitEvents gives the events time to come that explain why the table has changed: without them it must have been options.
+// awaitEvents waits for the events that explain a change of the table. Without an event, the change was one of options.
 func (w *watcher) awaitEvents() {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}, {Fd: int32(w.events), Events: unix.POLLIN}}
 	_, _ = unix.Poll(fds, int(w.reader.eventLag.Milliseconds())) // what it says is read in any case
 }
 
-// explain adds what the events tell. A mount that has come or gone since the table was asked has told of itself there, too,
-// before its event, and must not be told of once more as a change that nothing explains.
+// explain adds the events to change. A mount of these events may have changed the table after the last poll. explain polls again:
+// otherwise the next poll would report that change once more, without an event.
 func (w *watcher) explain(change *TableChange) error {
 	if err := w.readEvents(change); err != nil || len(change.Attached)+len(change.Detached) == 0 {
 		return err
@@ -128,7 +128,7 @@ func (w *watcher) explain(change *TableChange) error {
 	return nil
 }
 
-// tableChanged reports whether the table has told of a change since it was last asked.
+// tableChanged reports whether the table has changed since the last poll.
 func (w *watcher) tableChanged() bool {
 	fds := []unix.PollFd{{Fd: int32(w.table), Events: unix.POLLPRI}}
 	_, err := unix.Poll(fds, 0)
@@ -139,7 +139,7 @@ func (c *TableChange) isEmpty() bool {
 	return len(c.Attached) == 0 && len(c.Detached) == 0 && !c.Whole && !c.Options
 }
 
-// readEvents adds what the fanotify group has to tell.
+// readEvents adds the events of the fanotify group to change.
 func (w *watcher) readEvents(change *TableChange) error {
 	if w.buffer == nil {
 		w.buffer = make([]byte, 64<<10)
@@ -157,7 +157,7 @@ func (w *watcher) readEvents(change *TableChange) error {
 		if n >= len(w.buffer)-eventRoom {
 			continue // There may be more. Otherwise what comes from now on is waited for.
 		}
-		if !log.tell(w.reader, change) {
+		if !log.report(w.reader, change) {
 			return nil
 		}
 		w.awaitEvents()
@@ -165,7 +165,7 @@ func (w *watcher) readEvents(change *TableChange) error {
 	}
 }
 
-// openMountEvents opens a fanotify group that is told of every mount of this namespace (Linux 6.15).
+// openMountEvents opens a fanotify group for all mounts of this namespace (Linux 6.15).
 func openMountEvents() (int, error) {
 	fd, err := unix.FanotifyInit(unix.FAN_REPORT_MNT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, 0)
 	if err != nil {
@@ -183,7 +183,7 @@ func openMountEvents() (int, error) {
 	return fd, nil
 }
 
-// mountEvents are events in their order, each mount once, with what was last told of it.
+// mountEvents holds the last event of each mount, in the order of the events.
 type mountEvents struct {
 	order []uint64
 	masks map[uint64]uint64
@@ -201,7 +201,7 @@ const (
 	eventRoom = 1024
 )
 
-// parse reads events. What it does not understand counts as lost.
+// parse reads events. An event that it cannot parse counts as lost.
 func (e *mountEvents) parse(buffer []byte) {
 	for len(buffer) > 0 {
 		if len(buffer) < eventMetadataSize {
@@ -237,7 +237,7 @@ func (e *mountEvents) event(mask uint64, info []byte) {
 	e.lost = true
 }
 
-// add keeps the last that was told of a mount, at its place in the order.
+// add stores an event as the last one of its mount.
 func (e *mountEvents) add(id, mask uint64) {
 	if e.masks == nil {
 		e.masks = map[uint64]uint64{}
@@ -249,9 +249,9 @@ func (e *mountEvents) add(id, mask uint64) {
 	e.order = append(e.order, id)
 }
 
-// tell writes the events into change, with the facts of the mounts that are there. It reports whether a mount that has come is
-// gone, of which an event will tell.
-func (e *mountEvents) tell(r *reader, change *TableChange) (hasGone bool) {
+// report writes the events into change, with the facts of the attached mounts. It returns true if an attached mount is gone
+// again: an event for that will come.
+func (e *mountEvents) report(r *reader, change *TableChange) (hasGone bool) {
 	change.Whole = change.Whole || e.lost
 	for _, id := range e.order {
 		if e.masks[id]&unix.FAN_MNT_ATTACH == 0 {

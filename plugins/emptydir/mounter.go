@@ -119,7 +119,7 @@ func (m *mounter) adopt(ctx context.Context, dir string) error {
 	if err := checkOurs(dir, found); err != nil {
 		return err
 	}
-	mount.TellMade(ctx, dir, found)
+	mount.ReportMade(ctx, dir, found)
 	return nil
 }
 

@@ -132,7 +132,7 @@ func (m *mounter) adopt(ctx context.Context, dir string) error {
 	if !mount.IsMemoryOf(dir, there) {
 		return foreign(dir, there)
 	}
-	mount.TellMade(ctx, dir, there)
+	mount.ReportMade(ctx, dir, there)
 	return nil
 }
 

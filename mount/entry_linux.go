@@ -12,24 +12,24 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// place is a name in an open directory, so that renaming the directories above does not change what it names.
-type place struct {
+// entry is a name in an open directory. A rename of a directory above does not change the file that it names.
+type entry struct {
 	reader *reader
-	parent int
+	parent int // descriptor
 	base   string
 	path   string
-	made   []madeDir // above the name, by us, the uppermost first
+	made   []madeDir // parents that this entry made, the uppermost first
 }
 
-// madeDir is a directory that was made, as a name in an open directory.
+// madeDir is a directory that was made: a name in an open directory.
 type madeDir struct {
 	at   int
 	base string
 }
 
-// openPlace opens the directory that holds name.
-func (r *reader) openPlace(ctx context.Context, name string) (*place, error) {
-	p, err := r.placeOf(name)
+// openParent opens the directory that holds name.
+func (r *reader) openParent(ctx context.Context, name string) (*entry, error) {
+	p, err := r.entryOf(name)
 	if err != nil {
 		return nil, err
 	}
@@ -43,9 +43,9 @@ func (r *reader) openPlace(ctx context.Context, name string) (*place, error) {
 	return p, nil
 }
 
-// makePlace is openPlace that makes the directory, and those above it, where there is none.
-func (r *reader) makePlace(ctx context.Context, name string) (*place, error) {
-	p, err := r.placeOf(name)
+// makeParent is openParent, but makes the directory and its parents if they are missing.
+func (r *reader) makeParent(ctx context.Context, name string) (*entry, error) {
+	p, err := r.entryOf(name)
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +57,11 @@ func (r *reader) makePlace(ctx context.Context, name string) (*place, error) {
 	return p, nil
 }
 
-func (r *reader) placeOf(name string) (*place, error) {
+func (r *reader) entryOf(name string) (*entry, error) {
 	if name == "/" {
 		return nil, fmt.Errorf("the root directory has no parent: %w", ErrInvalid)
 	}
-	return &place{reader: r, parent: -1, base: path.Base(name), path: name}, nil
+	return &entry{reader: r, parent: -1, base: path.Base(name), path: name}, nil
 }
 
 func parentError(name string, err error) error {
@@ -71,10 +71,9 @@ func parentError(name string, err error) error {
 	return fmt.Errorf("opening the parent of %q: %w", name, err)
 }
 
-// makeParent opens the directory that holds the name, in place of one that is open, and makes what is missing of it. A
-// directory that another Mount has made may go while this one is in it, because that other has failed: then it is made
-// again.
-func (p *place) makeParent(ctx context.Context) (err error) {
+// makeParent opens the directory that holds the name again, and makes what is missing of it. A concurrent Mount that fails
+// removes the directories that it has made; makeParent makes them again.
+func (p *entry) makeParent(ctx context.Context) (err error) {
 	if p.parent >= 0 {
 		closeFD(p.parent)
 	}
@@ -90,9 +89,8 @@ func (p *place) makeParent(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeDir opens the directory name, and makes it and those above it beneath the lowest that is there. Like every walk it
-// follows no link.
-func (p *place) makeDir(ctx context.Context, name string) (int, error) {
+// makeDir opens the directory name. It makes the directory and its parents if they are missing, and follows no link.
+func (p *entry) makeDir(ctx context.Context, name string) (int, error) {
 	if err := abandonable.Begin(ctx, "openat2"); err != nil {
 		return -1, err
 	}
@@ -108,7 +106,7 @@ func (p *place) makeDir(ctx context.Context, name string) (int, error) {
 	abandonable.Note(ctx, "mkdirat")
 	switch err := unix.Mkdirat(above, base, dirMode); {
 	case err == nil:
-		p.made = append(p.made, madeDir{above, base}) // which keeps it open
+		p.made = append(p.made, madeDir{above, base}) // close closes it
 	case errors.Is(err, unix.EEXIST):
 		defer closeFD(above)
 	default:
@@ -118,11 +116,11 @@ func (p *place) makeDir(ctx context.Context, name string) (int, error) {
 	return p.reader.openPath(above, base)
 }
 
-// isNew reports whether the directory that holds the name was just made, so that most likely nothing is in it.
-func (p *place) isNew() bool { return len(p.made) > 0 }
+// isNew reports whether this entry made the directory that holds the name.
+func (p *entry) isNew() bool { return len(p.made) > 0 }
 
-// unmakeParents removes the directories that were made. One that another process uses by now stays.
-func (p *place) unmakeParents() error {
+// unmakeParents removes the directories that this entry made. One that another process uses by now stays.
+func (p *entry) unmakeParents() error {
 	for _, dir := range slices.Backward(p.made) {
 		switch err := unix.Unlinkat(dir.at, dir.base, unix.AT_REMOVEDIR); {
 		case err == nil, errors.Is(err, unix.ENOENT):
@@ -135,7 +133,7 @@ func (p *place) unmakeParents() error {
 	return nil
 }
 
-func (p *place) close() {
+func (p *entry) close() {
 	if p.parent >= 0 {
 		closeFD(p.parent)
 	}
@@ -144,12 +142,12 @@ func (p *place) close() {
 	}
 }
 
-// name is the place for calls that take only paths. Its last element must not be followed by the call.
-func (p *place) name() string { return fdPath(p.parent) + "/" + p.base }
+// name is a path of the entry for system calls that take only paths. The call must not follow its last element.
+func (p *entry) name() string { return fdPath(p.parent) + "/" + p.base }
 
-// open opens what is at the place: the root of the uppermost mount when something is mounted there. As long as the
-// descriptor is open, that mount is busy.
-func (p *place) open() (int, error) {
+// open opens the file: the root of the uppermost mount if something is mounted there. The mount is busy as long as the
+// descriptor is open.
+func (p *entry) open() (int, error) {
 	fd, err := p.reader.openPath(p.parent, p.base)
 	if errors.Is(err, unix.ELOOP) {
 		return -1, fmt.Errorf("%q is a symbolic link: %w", p.path, err)

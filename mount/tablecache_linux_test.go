@@ -465,7 +465,7 @@ func TestManyRefs(t *testing.T) {
 		source := filepath.Join(root, "source")
 		require.NoError(t, os.Mkdir(source, 0o755))
 		require.NoError(t, unix.Mount("memory", source, "tmpfs", 0, ""))
-		want := mount.MaxRefsAsked + 3
+		want := mount.MaxRefsQueried + 3
 		for i := range want {
 			path := filepath.Join(root, strings.Repeat("x", 1+i/20)+string(rune('a'+i%20)))
 			require.NoError(t, os.Mkdir(path, 0o755))
@@ -516,7 +516,7 @@ func TestLargeTableIsTheSameFromBothSides(t *testing.T) {
 	defer func() { assert.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) }()
 	oddMounts(t, root)
 	plain := filepath.Join(root, "plain")
-	for i := range mount.MinBothSides {
+	for i := range mount.MinBothEnds {
 		path := filepath.Join(root, strings.Repeat("d", 1+i/20)+string(rune('a'+i%20)))
 		require.NoError(t, os.Mkdir(path, 0o755))
 		require.NoError(t, unix.Mount(plain, path, "", unix.MS_BIND, ""))
@@ -526,7 +526,7 @@ func TestLargeTableIsTheSameFromBothSides(t *testing.T) {
 	}
 	whole, err := m.ReadWholeTable(t.Context())
 	require.NoError(t, err)
-	require.True(t, m.ReadsBothSides(t), "it is large enough")
+	require.True(t, m.ReadsBothEnds(t), "it is large enough")
 	for range 20 { // the sides meet elsewhere each time
 		table, err := mount.New(mount.Options{}).List(t.Context())
 		require.NoError(t, err)

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTableAge is how long a table is handed out again without being read. It bounds how late a change is seen that the
-// kernel does not tell of.
+// maxTableAge is how long a cached table is returned without a new read. It bounds how late a change becomes visible that the
+// kernel does not report.
 const maxTableAge = time.Second
 
-// current is what was last read of the mount table. What poll(2) on the open table reports, and what it does not, was
-// tried on Linux 6.18:
+// tableCache keeps the last reading of the mount table. On Linux 6.18, poll(2) on the open table reports some changes and not
+// others:
 //
 //   - reported: a mount, an unmount, a move, also when they come from a peer in another namespace or from the removal of
 //     the directory there; new options of a mount by mount(2) or mount_setattr(2), the latter with its propagation; a
@@ -26,52 +26,52 @@ const maxTableAge = time.Second
 //   - not reported: propagation by mount(2); a filesystem that is changed by fsconfig(2), from another namespace or by its
 //     own failure (emergency_ro); a rename of a directory above a mount point, or above what a bind shows.
 //
-// So a table is handed out again when poll reports nothing, no filesystem on a block device has other flags, as those
-// are the ones that turn read-only by the kernel's doing, and it is at most maxTableAge old.
+// So a cached table is returned again only under three conditions. Poll reports no change. The flags of each filesystem on a
+// block device are unchanged: these are the filesystems that the kernel turns read-only. The table is at most maxTableAge old.
 //
-// What is kept has one descriptor, whether it is the table or references: a table that is good answers for the references,
-// and references are only asked for when there is none.
-type current struct {
-	// reading holds a token while the table is read, or mounts are asked for references, so that it is done once for all who ask.
+// The cache holds one open descriptor: that of the table, or that of the references of one mount. References are queried only
+// while there is no current table.
+type tableCache struct {
+	// reading holds a token during a read of the table or a query for references. Callers that wait for it share the result.
 	reading chan struct{}
 	table   atomic.Pointer[snapshot]
 	refs    atomic.Pointer[refsSnapshot]
 	roots   atomic.Pointer[rootsOfMounts] // nil until a caller asks for references
 }
 
-func newCurrent() *current { return &current{reading: make(chan struct{}, 1)} }
+func newTableCache() *tableCache { return &tableCache{reading: make(chan struct{}, 1)} }
 
-// keepTable keeps a table that was just read, in place of everything else.
-func (c *current) keepTable(s *snapshot) {
+// keepTable stores a table that was just read, and drops the references.
+func (c *tableCache) keepTable(s *snapshot) {
 	c.table.Store(s)
 	c.dropRefs()
 }
 
-// keepRefs keeps references, unless a table was read meanwhile. A caller that keeps something stores it before it looks for the
-// other, so that of two at once one at least sees it.
-func (c *current) keepRefs(s *refsSnapshot) {
+// keepRefs stores references, unless a table was stored meanwhile. keepTable and keepRefs each store their own value before they
+// read the other's. When both run at once, at least one of them sees both.
+func (c *tableCache) keepRefs(s *refsSnapshot) {
 	if old := c.refs.Swap(s); old != nil {
-		old.forget()
+		old.close()
 	}
 	switch table := c.table.Load(); {
 	case table == nil:
 	case table.isFresh():
 		c.dropRefs()
 	default:
-		table.forget() // it is too old
+		table.close() // it is too old
 	}
 }
 
 // dropRefs forgets the references.
-func (c *current) dropRefs() {
+func (c *tableCache) dropRefs() {
 	if old := c.refs.Swap(nil); old != nil {
-		old.forget()
+		old.close()
 	}
 }
 
-// acquire takes the right to read the table. It asks ctx for its channel only if it has to wait: the caller that asks first makes
-// the channel, and in a bubble of testing/synctest that must not be of a context from outside.
-func (c *current) acquire(ctx context.Context) error {
+// acquire takes the token for reading the table. It calls ctx.Done only when it must wait. The first call of Done makes the
+// context's channel, and a bubble of testing/synctest must not make one for a context from outside.
+func (c *tableCache) acquire(ctx context.Context) error {
 	select {
 	case c.reading <- struct{}{}:
 		return nil
@@ -87,7 +87,7 @@ func (c *current) acquire(ctx context.Context) error {
 
 // snapshot is one reading of the whole table.
 type snapshot struct {
-	witness
+	tableWatch
 
 	table  []MountPoint
 	blocks []blockFlags
@@ -96,22 +96,22 @@ type snapshot struct {
 	indexed   *tableIndex
 }
 
-// index returns the index of the table, which is made when it is first asked for.
+// index returns the index of the table. The first call makes it.
 func (s *snapshot) index() *tableIndex {
 	s.indexOnce.Do(func() { s.indexed = newTableIndex(s.table) })
 	return s.indexed
 }
 
-// witness is an open mount table by which the kernel tells whether mounts have changed since it was opened.
-type witness struct {
+// tableWatch is an open mount table. Poll on it reports whether mounts have changed since it was opened.
+type tableWatch struct {
 	opened time.Time
 
-	mu   sync.Mutex // held over a poll that does not wait, since one poll takes the news from the others
+	mu   sync.Mutex // held over a poll that does not wait: a poll consumes the change that it reports
 	file *os.File   // nil when there was a change; its finalizer closes it when the Mounter is forgotten
 }
 
 // open begins to watch for changes.
-func (w *witness) open() (fd int, err error) {
+func (w *tableWatch) open() (fd int, err error) {
 	if fd, err = openTable(); err != nil {
 		return -1, err
 	}
@@ -119,11 +119,11 @@ func (w *witness) open() (fd int, err error) {
 	return fd, nil
 }
 
-// isFresh reports whether no change has been told of and the age is within bounds.
-func (w *witness) isFresh() bool { return !w.hasChanged() && time.Since(w.opened) < maxTableAge }
+// isFresh reports whether poll has reported no change and the table is younger than maxTableAge.
+func (w *tableWatch) isFresh() bool { return !w.hasChanged() && time.Since(w.opened) < maxTableAge }
 
-// hasChanged asks the kernel whether mounts have changed. It does not wait.
-func (w *witness) hasChanged() bool {
+// hasChanged polls the table for a change. It does not wait.
+func (w *tableWatch) hasChanged() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file != nil && pollNow(int(w.file.Fd())) {
@@ -132,63 +132,64 @@ func (w *witness) hasChanged() bool {
 	return w.file == nil
 }
 
-// forget ends the watch.
-func (w *witness) forget() {
+// close ends the watch.
+func (w *tableWatch) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closeLocked()
 }
 
-func (w *witness) closeLocked() {
+func (w *tableWatch) closeLocked() {
 	if w.file != nil {
-		_ = w.file.Close() // from which nothing was written
+		_ = w.file.Close() // it was opened for reading
 	}
 	w.file = nil
 }
 
-// pollNow reports whether the open mount table has changed, or whether that cannot be told. Polling takes the news away.
+// pollNow reports whether the open mount table has changed. An error of poll counts as a change. A second poll does not report
+// the same change again.
 func pollNow(fd int) bool {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}} //nolint:gosec // A descriptor fits.
 	n, err := unix.Poll(fds[:], 0)
 	return err != nil || n > 0
 }
 
-// listTable returns the mount table, from memory when it is as it was. The result is shared.
+// listTable returns the mount table, from the cache if it is current. Callers share the result.
 func (r *reader) listTable(ctx context.Context) ([]MountPoint, error) {
 	s, err := r.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Clip(s.table), nil // who appends to it gets a copy
+	return slices.Clip(s.table), nil // an append copies it
 }
 
 // snapshot returns the present state of the mount table.
 func (r *reader) snapshot(ctx context.Context) (*snapshot, error) {
-	if s := r.current.table.Load(); s.isGood() {
+	if s := r.cache.table.Load(); s.isCurrent() {
 		return s, nil
 	}
-	if err := r.current.acquire(ctx); err != nil {
+	if err := r.cache.acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-r.current.reading }()
-	last := r.current.table.Load()
-	if last.isGood() {
+	defer func() { <-r.cache.reading }()
+	last := r.cache.table.Load()
+	if last.isCurrent() {
 		return last, nil // another caller has read it
 	}
 	room := 0
 	if last != nil {
 		room = len(last.table)
-		last.forget()
+		last.close()
 	}
 	s, err := r.takeSnapshot(ctx, room)
 	if err != nil {
 		return nil, err
 	}
-	r.current.keepTable(s)
+	r.cache.keepTable(s)
 	return s, nil
 }
 
-// takeSnapshot reads the table. The file is opened before, so that poll reports what changes while it is read.
+// takeSnapshot reads the table. It opens the file first: poll then also reports changes during the read.
 func (r *reader) takeSnapshot(ctx context.Context, room int) (*snapshot, error) {
 	s := &snapshot{}
 	fd, err := s.open()
@@ -196,10 +197,10 @@ func (r *reader) takeSnapshot(ctx context.Context, room int) (*snapshot, error) 
 		return nil, err
 	}
 	ids := r.uniqueIDs(room)
-	if canReadBothSides(ids) {
+	if canReadBothEnds(ids) {
 		var ok bool
-		if s.table, ok, err = r.readBothSides(fd, ids); err == nil && !ok {
-			s.forget() // it may have been told of a change
+		if s.table, ok, err = r.readBothEnds(fd, ids); err == nil && !ok {
+			s.close() // its poll may have consumed a change
 			fd, err = s.open()
 		}
 	}
@@ -207,7 +208,7 @@ func (r *reader) takeSnapshot(ctx context.Context, room int) (*snapshot, error) 
 		s.table, err = r.readTableFrom(ctx, fd, ids)
 	}
 	if err != nil {
-		s.forget()
+		s.close()
 		return nil, err
 	}
 	if !r.without.has(FeatureStatmount) {
@@ -216,8 +217,8 @@ func (r *reader) takeSnapshot(ctx context.Context, room int) (*snapshot, error) 
 	return s, nil
 }
 
-// isGood reports whether the snapshot still shows the truth.
-func (s *snapshot) isGood() bool { return s != nil && s.isFresh() && s.blocksAreSame() }
+// isCurrent reports whether the snapshot may still be returned (see tableCache).
+func (s *snapshot) isCurrent() bool { return s != nil && s.isFresh() && s.blocksUnchanged() }
 
 // blockFlags are the flags of a filesystem on a block device, and the unique id of a mount of it.
 type blockFlags struct {
@@ -242,17 +243,17 @@ func blockFilesystems(table []MountPoint) []blockFlags {
 		}
 		known[device] = true
 		if statmountBasic(m.UniqueID, statmountSBBasic, &status) != nil {
-			continue // it has gone, and poll will say so
+			continue // it is unmounted; poll reports that
 		}
 		if (status.sbFlags&unix.MS_RDONLY != 0) != slices.Contains(m.SuperOptions, "ro") {
-			status.sbFlags = ^status.sbFlags // it has changed since the table was read, which is to be seen
+			status.sbFlags = ^status.sbFlags // it has changed since the read: blocksUnchanged must return false
 		}
 		blocks = append(blocks, blockFlags{m.UniqueID, status.sbFlags})
 	}
 	return blocks
 }
 
-func (s *snapshot) blocksAreSame() bool {
+func (s *snapshot) blocksUnchanged() bool {
 	var status mountStatus
 	for _, b := range s.blocks {
 		if statmountBasic(b.id, statmountSBBasic, &status) != nil || status.sbFlags != b.flags {

@@ -11,33 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// minBothSides is from how many mounts on a table is read from both sides at once.
-const minBothSides = 500
+// minBothEnds is the smallest number of mounts for which a table is read from both ends at once.
+const minBothEnds = 500
 
-// backReader asks for the mounts of a table from its end on, in a goroutine of its own, while the text is read from the
-// beginning: the kernel needs several microseconds for a mount, nearly all of it to find out the path.
+// backReader queries the mounts of a table from its end on, in a goroutine of its own, while another reads the text from the
+// beginning. The kernel needs several microseconds per mount, nearly all of it for the path.
 type backReader struct {
 	ids   []uint64
-	table []MountPoint // of the same length, of which it fills the end
-	read  atomic.Int64 // lines that are read of the beginning
-	asked atomic.Int64 // the first mount that is asked for, or being so
+	table []MountPoint // of the same length; backReader fills its end
+	read  atomic.Int64 // lines read from the beginning
+	asked atomic.Int64 // index of the first mount that was or is being queried
 	err   error
 	done  chan struct{}
 }
 
-// canReadBothSides reports whether it is worth while and possible for the mounts with the ids.
-func canReadBothSides(ids []uint64) bool {
-	return len(ids) >= minBothSides && runtime.GOMAXPROCS(0) > 1 && tellsSource(ids[0])
+// canReadBothEnds reports whether readBothEnds is possible, and faster, for the mounts with the ids.
+func canReadBothEnds(ids []uint64) bool {
+	return len(ids) >= minBothEnds && runtime.GOMAXPROCS(0) > 1 && hasSource(ids[0])
 }
 
-// readBothSides reads a table of the mounts with the ids from its open file, which has not been read, and from its end. It
-// reports false when mounts have changed in between, and then there is no table.
-func (r *reader) readBothSides(fd int, ids []uint64) (table []MountPoint, ok bool, err error) {
+// readBothEnds reads the table of the mounts with the ids, from its open file and from its end. Nothing was read from the file
+// before. It reports false, without a table, if mounts have changed meanwhile.
+func (r *reader) readBothEnds(fd int, ids []uint64) (table []MountPoint, ok bool, err error) {
 	back := &backReader{ids: ids, table: make([]MountPoint, len(ids)), done: make(chan struct{})}
 	back.asked.Store(int64(len(ids)))
 	go back.run()
 	content, err := back.readFront(fd)
-	back.read.Store(int64(len(ids))) // which ends the other side, if it has not come so far
+	back.read.Store(int64(len(ids))) // ends the other goroutine
 	<-back.done
 	if err != nil || back.err != nil {
 		return nil, false, err
@@ -57,30 +57,30 @@ func (r *reader) readBothSides(fd int, ids []uint64) (table []MountPoint, ok boo
 	return back.table, true, nil
 }
 
-// tellsSource reports whether the kernel tells the source of the mount, without which there are no facts (foundBy).
-func tellsSource(id uint64) bool {
+// hasSource reports whether statmount returns the mount's source, which mountPointOf needs.
+func hasSource(id uint64) bool {
 	var buffer [statmountBuffer]byte
 	status, _, err := statmount(id, statmountSBSource, buffer[:])
 	return err == nil && status.mask&statmountSBSource != 0
 }
 
-// run asks for one mount after the other until it meets the front.
+// run queries one mount after the other, backwards, up to the lines that readFront has read.
 func (b *backReader) run() {
 	defer close(b.done)
-	facts := words{parser: parser{words: make([]string, 0, len(b.ids))}}
+	facts := statusParser{parser: parser{words: make([]string, 0, len(b.ids))}}
 	text := arena{size: len(b.ids) / 2 * bytesPerMount}
 	buffer := make([]byte, statmountBuffer)
 	for i := len(b.ids) - 1; i >= 0 && int64(i) >= b.read.Load(); i-- {
 		b.asked.Store(int64(i))
 		status, words, err := statmount(b.ids[i], statmountAll, buffer)
-		if b.table[i], err = foundBy(b.ids[i], &status, text.keep(words), err, &facts); err != nil {
+		if b.table[i], err = mountPointOf(b.ids[i], &status, text.keep(words), err, &facts); err != nil {
 			b.err = err
 			return
 		}
 	}
 }
 
-// readFront reads the text until all lines are there that the other side has not asked for.
+// readFront reads the text up to the first mount that run has queried.
 func (b *backReader) readFront(fd int) ([]byte, error) {
 	content := make([]byte, 0, len(b.ids)*bytesPerMount)
 	for lines := int64(0); lines < b.asked.Load(); b.read.Store(lines) {
@@ -102,7 +102,7 @@ func (b *backReader) readFront(fd int) ([]byte, error) {
 	return content, nil
 }
 
-// lineEnd is where the lines end of which there are n at least, or -1.
+// lineEnd returns the offset after the first n lines, or -1 if there are fewer.
 func lineEnd(content []byte, n int) (end int) {
 	for range n {
 		length := bytes.IndexByte(content[end:], '\n')
@@ -114,9 +114,9 @@ func lineEnd(content []byte, n int) (end int) {
 	return end
 }
 
-// arena keeps strings in few pieces of memory.
+// arena allocates strings from large blocks of memory.
 type arena struct {
-	size int // of a piece
+	size int // of a block
 	free []byte
 }
 
