@@ -70,7 +70,7 @@ type Fault struct {
 	// error that matches volume.ErrUncertain and the cause of ctx, and does nothing else. Nil does not wait.
 	Until <-chan struct{}
 	// Deaf makes the wait for Until ignore ctx, as a system call does that cannot be interrupted.
-	Deaf bool
+	Uninterruptible bool
 	// Panic is the value to panic with; nil does not panic.
 	Panic any
 	// Effect says whether the work is done.
@@ -89,16 +89,16 @@ func FailN(n int, err error) Fault { return Fault{Times: n, Err: err} }
 // FailAfter returns a fault that does the work once and then reports err: a success that looks like a failure.
 func FailAfter(err error) Fault { return Fault{Effect: EffectDone, Err: err} }
 
-// Pretend returns a fault that reports success once without doing anything.
-func Pretend() Fault { return Fault{} }
+// SkipWork returns a fault that reports success once without doing anything.
+func SkipWork() Fault { return Fault{} }
 
 // HangUntil returns a fault that holds one call until release is closed, and then does the work. A call whose ctx ends
 // before returns an error that matches volume.ErrUncertain.
 func HangUntil(release <-chan struct{}) Fault { return Fault{Until: release, Effect: EffectDone} }
 
-// HangDeaf is [HangUntil] for a call that does not notice that its ctx has ended.
-func HangDeaf(release <-chan struct{}) Fault {
-	return Fault{Until: release, Deaf: true, Effect: EffectDone}
+// HangUninterruptible is [HangUntil] for a call that does not notice that its ctx has ended.
+func HangUninterruptible(release <-chan struct{}) Fault {
+	return Fault{Until: release, Uninterruptible: true, Effect: EffectDone}
 }
 
 // PanicWith returns a fault that panics once with value.
@@ -109,7 +109,7 @@ func (f Fault) wait(ctx context.Context) error {
 	if f.Until == nil {
 		return nil
 	}
-	if f.Deaf {
+	if f.Uninterruptible {
 		<-f.Until
 		return nil
 	}

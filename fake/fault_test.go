@@ -32,7 +32,7 @@ func TestFaultsHitCallsInOrder(t *testing.T) {
 
 func TestNegativeTimesHitsEveryCall(t *testing.T) {
 	plugin := initialised(t, PluginOptions{Mounter: NewMounter(MounterOptions{})})
-	plugin.Inject(MethodGetVolumeLimits, FailN(-1, errPlanned), Pretend())
+	plugin.Inject(MethodGetVolumeLimits, FailN(-1, errPlanned), SkipWork())
 	for range 3 {
 		_, err := plugin.GetVolumeLimits(t.Context())
 		require.ErrorIs(t, err, errPlanned)
@@ -47,7 +47,7 @@ func TestWorkIsDoneOrNotAsTheFaultSays(t *testing.T) {
 	}{
 		"fail":       {Fail(errPlanned), false, errPlanned},
 		"fail after": {FailAfter(errPlanned), true, errPlanned},
-		"pretend":    {Pretend(), false, nil},
+		"pretend":    {SkipWork(), false, nil},
 		"done":       {Fault{Effect: EffectDone}, true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestDeafCallDoesNotNoticeThatItsContextEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plugin := initialised(t, PluginOptions{Mounter: NewMounter(MounterOptions{})})
 		release := make(chan struct{})
-		plugin.Inject(MethodAttach, HangDeaf(release))
+		plugin.Inject(MethodAttach, HangUninterruptible(release))
 		ctx, cancel := context.WithCancel(t.Context())
 		result := attachInBackground(ctx, t, plugin)
 		cancel()

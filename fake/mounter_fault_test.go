@@ -33,7 +33,7 @@ func isMounted(t *testing.T, m *fake.Mounter, path string) bool {
 
 func TestMounterFailsAsTold(t *testing.T) {
 	m := fake.NewMounter(fake.MounterOptions{})
-	m.Inject(fake.MethodMount, fake.FailN(2, syscall.EIO), fake.FailAfter(mount.ErrUncertain), fake.Pretend())
+	m.Inject(fake.MethodMount, fake.FailN(2, syscall.EIO), fake.FailAfter(mount.ErrUncertain), fake.SkipWork())
 	for range 2 {
 		require.ErrorIs(t, m.Mount(t.Context(), tmpfs("/a")), syscall.EIO)
 		assert.False(t, isMounted(t, m, "/a"))

@@ -333,7 +333,7 @@ func (f *filesystem) check(options []string) error {
 
 // unmount takes off every mount at the path.
 func (ns *namespace) unmount(name string, options mount.UnmountOptions) error {
-	taken, err := ns.takeAllOff(name, options)
+	taken, err := ns.unmountAll(name, options)
 	if err == nil && taken == 0 {
 		err = mount.ErrNotMounted
 	}
@@ -346,8 +346,8 @@ func (ns *namespace) unmount(name string, options mount.UnmountOptions) error {
 	return fmt.Errorf("unmounting %q: %w", name, err)
 }
 
-// takeAllOff takes off one mount after the other and counts them.
-func (ns *namespace) takeAllOff(name string, options mount.UnmountOptions) (taken int, err error) {
+// unmountAll takes off one mount after the other and counts them.
+func (ns *namespace) unmountAll(name string, options mount.UnmountOptions) (taken int, err error) {
 	for ; ; taken++ {
 		at, err := ns.locate(name)
 		switch {
@@ -358,21 +358,21 @@ func (ns *namespace) takeAllOff(name string, options mount.UnmountOptions) (take
 		case !at.isMountPoint() || at.mount.path != name:
 			return taken, nil
 		}
-		if err := ns.takeOff(at.mount, options); err != nil {
+		if err := ns.unmountTop(at.mount, options); err != nil {
 			return taken, err
 		}
 	}
 }
 
-func (ns *namespace) takeOff(mp *mounted, options mount.UnmountOptions) error {
+func (ns *namespace) unmountTop(mp *mounted, options mount.UnmountOptions) error {
 	if found := mp.line(); !options.Expect.Is(found) {
 		return fmt.Errorf("found %+v where %+v was expected: %w", found.Identity(), options.Expect, mount.ErrForeign)
 	}
 	if options.Lazy {
-		ns.detach(ns.goneWith(ns.tree(mp, all)))
+		ns.detach(ns.unmountedWith(ns.tree(mp, all)))
 		return nil
 	}
-	gone := ns.goneWith([]*mounted{mp})
+	gone := ns.unmountedWith([]*mounted{mp})
 	if ns.hasChildren(mp) || slices.ContainsFunc(gone, func(g *mounted) bool { return g.held > 0 }) {
 		return fmt.Errorf("still in use: %w", syscall.EBUSY)
 	}

@@ -205,9 +205,9 @@ func (ns *namespace) tree(top *mounted, keep func(*mounted) bool) []*mounted {
 
 func all(*mounted) bool { return true }
 
-// goneWith returns what an unmount takes off: the mounts themselves, and the copies of them on all that receive. A copy
+// unmountedWith returns what an unmount takes off: the mounts themselves, and the copies of them on all that receive. A copy
 // stays when it bears a mount that stays, unless that covers it whole.
-func (ns *namespace) goneWith(mounts []*mounted) []*mounted {
+func (ns *namespace) unmountedWith(mounts []*mounted) []*mounted {
 	gone := slices.Clone(mounts)
 	for _, mp := range mounts {
 		for _, receiver := range ns.receivers(mp.parent) {
@@ -219,7 +219,7 @@ func (ns *namespace) goneWith(mounts []*mounted) []*mounted {
 	}
 	bears := func(mp *mounted) bool {
 		return slices.ContainsFunc(ns.mounts, func(other *mounted) bool {
-			return other.parent == mp && other.point != mp.root && ns.staysIn(other, gone)
+			return other.parent == mp && other.point != mp.root && ns.remainsIn(other, gone)
 		})
 	}
 	for i := len(mounts); i < len(gone); i++ {
@@ -231,13 +231,13 @@ func (ns *namespace) goneWith(mounts []*mounted) []*mounted {
 	return gone
 }
 
-// staysIn reports whether the mount, or what covers it, stays when others have gone.
-func (ns *namespace) staysIn(mp *mounted, gone []*mounted) bool {
+// remainsIn reports whether the mount, or what covers it, stays when others have gone.
+func (ns *namespace) remainsIn(mp *mounted, gone []*mounted) bool {
 	if !slices.Contains(gone, mp) {
 		return true
 	}
 	covering := ns.mountOn(mp, mp.root)
-	return covering != nil && ns.staysIn(covering, gone)
+	return covering != nil && ns.remainsIn(covering, gone)
 }
 
 // detach takes mounts out of the table. What covered one of them is then on the place of that.

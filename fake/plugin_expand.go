@@ -39,7 +39,7 @@ func (p *Plugin) RequiresFSResize() bool { return p.Capabilities().Has(volume.Ca
 
 // NodeExpand implements [volume.NodeExpandableVolumePlugin]. More than the storage has is an error. That it cannot while the
 // volume is in use, or never, is made by [Plugin.Inject] with an error that matches volume.ErrInUse or
-// volume.ErrInfeasible; that it has done nothing, by [Pretend].
+// volume.ErrInfeasible; that it has done nothing, by [SkipWork].
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	v, err := p.persistent(options.VolumeSpec)
 	if err != nil {

@@ -24,7 +24,7 @@ func TestAttributesAreCheckedAndKeptByTheStorage(t *testing.T) {
 
 func TestAModificationFailsAsAFaultSays(t *testing.T) {
 	plugin := initialised(t, PluginOptions{Mounter: NewMounter(MounterOptions{})})
-	plugin.Inject(MethodModifyVolume, FailAfter(volume.Uncertain(assert.AnError)), Pretend())
+	plugin.Inject(MethodModifyVolume, FailAfter(volume.Uncertain(assert.AnError)), SkipWork())
 	slow, fast := map[string]string{ParameterTier: "slow"}, map[string]string{ParameterTier: "fast"}
 	assert.ErrorIs(t, plugin.ModifyVolume(t.Context(), persistent("data"), slow), volume.ErrUncertain)
 	assert.Equal(t, slow, plugin.Backend().Attributes("data"))

@@ -17,7 +17,7 @@ func (p *Plugin) CanSnapshot(source *volume.Spec) (bool, error) { return p.CanCl
 
 // CreateSnapshot implements [volume.SnapshottableVolumePlugin]. The handle of the snapshot is its name. No parameter is known.
 func (p *Plugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOptions) (made volume.Snapshot, err error) {
-	taking, err := p.takingOf(options.Name, options.Parameters, options.Source)
+	taking, err := p.newCreation(options.Name, options.Parameters, options.Source)
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
@@ -62,7 +62,7 @@ func (p *Plugin) ListSnapshots(ctx context.Context) (all []volume.Snapshot, err 
 func (p *Plugin) CreateGroupSnapshot(
 	ctx context.Context, options volume.GroupSnapshotOptions,
 ) (made volume.GroupSnapshot, err error) {
-	taking, err := p.takingOf(options.Name, options.Parameters, options.Sources...)
+	taking, err := p.newCreation(options.Name, options.Parameters, options.Sources...)
 	if err != nil {
 		return volume.GroupSnapshot{}, err
 	}
@@ -108,16 +108,16 @@ func (p *Plugin) checkRestore(options volume.VolumeOptions) error {
 	return p.snapshotError("restoring", options.Snapshot.Handle, volume.CheckRestoreSize(options.PVC, options.Snapshot))
 }
 
-// taking is a snapshot of one volume, or of a group, under way.
-type taking struct {
+// snapshotCreation is a snapshot of one volume, or of a group, under way.
+type snapshotCreation struct {
 	plugin  *Plugin
 	name    string
 	group   bool
 	handles []string // of the volumes
 }
 
-func (p *Plugin) takingOf(name string, parameters map[string]string, sources ...*volume.Spec) (taking, error) {
-	t := taking{plugin: p, name: name}
+func (p *Plugin) newCreation(name string, parameters map[string]string, sources ...*volume.Spec) (snapshotCreation, error) {
+	t := snapshotCreation{plugin: p, name: name}
 	for key := range parameters {
 		return t, p.snapshotError("making", name, fmt.Errorf("parameter %q is not known: remove it from the class: %w", key, volume.ErrInvalid))
 	}
@@ -141,7 +141,7 @@ func (p *Plugin) takingOf(name string, parameters map[string]string, sources ...
 }
 
 // run returns the snapshots of that name, which it makes if there are none.
-func (t taking) run(ctx context.Context) ([]volume.Snapshot, error) {
+func (t snapshotCreation) run(ctx context.Context) ([]volume.Snapshot, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (t taking) run(ctx context.Context) ([]volume.Snapshot, error) {
 
 // read returns the content of the volumes at one moment: the files of their stages, or, where one is not mounted, what it was
 // made with.
-func (t taking) read(ctx context.Context) ([]map[string][]byte, error) {
+func (t snapshotCreation) read(ctx context.Context) ([]map[string][]byte, error) {
 	contents := make([]map[string][]byte, len(t.handles))
 	var dirs []string
 	var of []int
@@ -315,14 +315,14 @@ func groupOf(handle string, all []volume.Snapshot) volume.GroupSnapshot {
 }
 
 // existing returns the snapshots of the name, and nil if there are none.
-func (b *Backend) existing(t taking) ([]volume.Snapshot, error) {
+func (b *Backend) existing(t snapshotCreation) ([]volume.Snapshot, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.find(t)
 }
 
 // find is existing. The caller holds the lock.
-func (b *Backend) find(t taking) ([]volume.Snapshot, error) {
+func (b *Backend) find(t snapshotCreation) ([]volume.Snapshot, error) {
 	handles, ok := b.groups[t.name]
 	if _, single := b.snapshots[t.name]; single {
 		handles, ok = []string{t.name}, true
@@ -344,7 +344,7 @@ func (b *Backend) find(t taking) ([]volume.Snapshot, error) {
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
 // keep stores the contents as snapshots, unless another call has made them meanwhile, and returns the snapshots.
-func (b *Backend) keep(t taking, contents []map[string][]byte) ([]volume.Snapshot, error) {
+func (b *Backend) keep(t snapshotCreation, contents []map[string][]byte) ([]volume.Snapshot, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if existing, err := b.find(t); err != nil || existing != nil {

@@ -93,7 +93,7 @@ func TestASnapshotThatIsNotReadyIsNotRestored(t *testing.T) {
 	require.ErrorIs(t, plugin.Backend().MakeSnapshotReady("none"), volume.ErrNotFound)
 }
 
-// A claim that is deleted while nobody knows whether its volume was made is provisioned once more, when the snapshot is gone.
+// A claim that is deleted while its volume is uncertain is provisioned once more, when the snapshot is gone.
 func TestAVolumeThatWasRestoredIsFoundWithoutItsSnapshot(t *testing.T) {
 	plugin, _, specs := snapshotWorld(t, PluginOptions{}, "data")
 	made, err := plugin.CreateSnapshot(t.Context(), volume.SnapshotOptions{Name: "s", Source: specs[0]})

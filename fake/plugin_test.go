@@ -169,7 +169,7 @@ func TestANodeGrowsWhatTheStorageHas(t *testing.T) {
 	assert.False(t, done)
 
 	options.NewSize.Set(50)
-	plugin.Inject(MethodNodeExpand, Pretend())
+	plugin.Inject(MethodNodeExpand, SkipWork())
 	done, err = plugin.NodeExpand(t.Context(), options)
 	require.NoError(t, err)
 	assert.False(t, done)

@@ -72,7 +72,7 @@ func TestLostCallsAreBounded(t *testing.T) {
 				go func() { results <- m.calls.Do(ctx, abandonable.Key{Path: string(rune('a' + i))}, op) }()
 			}
 			synctest.Wait()
-			require.NoError(t, m.calls.Do(t.Context(), abandonable.Key{Path: "other"}, nothing), "nobody has left yet")
+			require.NoError(t, m.calls.Do(t.Context(), abandonable.Key{Path: "other"}, nothing), "no call is abandoned yet")
 			cancel()
 			for range want {
 				var lost *AbandonedError

@@ -27,7 +27,7 @@ func TestUnmountHungDoesNotWaitForTheCallThatHangs(t *testing.T) {
 	require.ErrorAs(t, <-result, &lost)
 	require.ErrorIs(t, w.Unmount(t.Context(), target, plain), mount.ErrStuck)
 
-	require.ErrorIs(t, w.UnmountHung(t.Context(), target, plain), mount.ErrInvalid, "nobody said what is meant")
+	require.ErrorIs(t, w.UnmountHung(t.Context(), target, plain), mount.ErrInvalid, "the caller did not name the expected mount")
 	other := mount.UnmountOptions{Expect: mount.Identity{FSType: "ext4"}}
 	require.ErrorIs(t, w.UnmountHung(t.Context(), target, other), mount.ErrForeign)
 	meant := mount.UnmountOptions{Expect: lineOf(t, w.Mounter, target).Identity()}
@@ -55,7 +55,7 @@ func TestSyncFS(t *testing.T) {
 	target := t.TempDir() + "/target"
 	mountTmpfs(t, m, target)
 	require.NoError(t, m.SyncFS(t.Context(), target))
-	require.ErrorIs(t, m.SyncFS(t.Context(), t.TempDir()), mount.ErrNotMounted, "a directory is on somebody's filesystem")
+	require.ErrorIs(t, m.SyncFS(t.Context(), t.TempDir()), mount.ErrNotMounted, "a directory is on another filesystem")
 	require.ErrorIs(t, m.SyncFS(t.Context(), target+"/../x"), mount.ErrInvalid)
 
 	w := newFaultWorld(t, mount.Options{})

@@ -39,7 +39,7 @@ func TestWhatIsMadeIsToldByItsOwnIdentity(t *testing.T) {
 			assert.Len(t, told, 2, "a remount makes none, and neither does what fails")
 			require.NoError(t, m.Mount(t.Context(), mount.Request{Source: "more", Target: memory, FSType: "tmpfs"}))
 			require.NoError(t, unix.Unmount(memory, 0))
-			mount.ReportMade(t.Context(), memory, mount.MountPoint{}) // nobody wants to know
+			mount.ReportMade(t.Context(), memory, mount.MountPoint{}) // no function in the context
 			assert.Equal(t, "ours", told[memory].Source)
 		})
 	}
@@ -60,6 +60,6 @@ func TestWhatIsRemovedIsTold(t *testing.T) {
 	require.NoError(t, m.Unmount(ctx, memory, mount.UnmountOptions{}))
 	assert.Empty(t, told, "nothing was removed")
 	require.NoError(t, m.RemoveTarget(ctx, memory))
-	require.NoError(t, m.RemoveTarget(t.Context(), filepath.Join(full, "more")), "nobody wants to know")
+	require.NoError(t, m.RemoveTarget(t.Context(), filepath.Join(full, "more")), "no function in the context")
 	assert.Equal(t, []string{memory}, told)
 }

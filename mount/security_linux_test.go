@@ -23,7 +23,7 @@ import (
 // swaps is how often a name and a link to the host are exchanged while we work.
 const swaps = 100_000
 
-// swapWorld is a directory in which somebody exchanges names for links to a place that plays the host's root.
+// swapWorld is a directory in which another process exchanges names for links to a directory that stands for the host's root.
 type swapWorld struct {
 	*mount.Mounter
 	source, parent, link, host string
@@ -109,7 +109,7 @@ func (w swapWorld) takeOffWherever(name string) {
 	}
 }
 
-// hostIsWhole checks that nothing was mounted, made or removed in the place that plays the host's root.
+// hostIsWhole checks that nothing was mounted, made or removed in the place that stands for the host's root.
 func (w swapWorld) hostIsWhole(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"canary", "target"} {
@@ -301,7 +301,7 @@ func TestBindOverWhatIsCleanedUpIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestForeignMountAtTheLastMomentIsNotTakenOff lets somebody mount on top while we look and unmount.
+// TestForeignMountAtTheLastMomentIsNotTakenOff mounts on top between the check and the unmount.
 func TestForeignMountAtTheLastMomentIsNotTakenOff(t *testing.T) {
 	eachVariant(t, func(t *testing.T, m *mount.Mounter) {
 		const rounds = 50
@@ -329,7 +329,7 @@ func TestForeignMountAtTheLastMomentIsNotTakenOff(t *testing.T) {
 		}
 		close(f.stop)
 		assert.Zero(t, <-f.stolen, "mounts that were not ours were taken off")
-		t.Logf("%d of ours were taken off, %d times somebody was in the way", ended, foreign)
+		t.Logf("%d of the own mounts were unmounted; %d times a foreign mount was on top", ended, foreign)
 	})
 }
 
@@ -429,7 +429,7 @@ func forbidExec() error {
 		{Code: load, K: number},
 		{Code: ifEqual, K: unix.SYS_EXECVE, Jt: 7},
 		{Code: ifEqual, K: unix.SYS_EXECVEAT, Jt: 6},
-		{Code: ifEqual, K: unix.SYS_CLONE3, Jt: 4}, // whoever makes threads by it then makes them by clone
+		{Code: ifEqual, K: unix.SYS_CLONE3, Jt: 4}, // the caller then makes the thread by clone
 		{Code: ifEqual, K: unix.SYS_CLONE, Jf: 2},
 		{Code: load, K: flags},
 		{Code: ifSet, K: unix.CLONE_THREAD, Jf: 2}, // a thread, and no process

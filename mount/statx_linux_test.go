@@ -38,7 +38,7 @@ func TestMountThatCannotBeLookedAtIsFoundInTheTable(t *testing.T) {
 	})
 }
 
-// asNobody runs do on a thread that has no right to files but that of everybody.
+// asNobody runs do on a thread with the file permissions of the user nobody.
 func asNobody(t *testing.T, do func()) {
 	t.Helper()
 	runtime.LockOSThread()

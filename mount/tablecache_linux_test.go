@@ -56,7 +56,7 @@ func TestListIsKeptUntilThereIsAChange(t *testing.T) {
 func TestListMakesNothingOfItsContext(t *testing.T) {
 	mounttest.RequireMounts(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel() // which closes its channel, if somebody has asked for it
+	defer cancel() // closes the context's channel, if a call of Done has made one
 	synctest.Test(t, func(t *testing.T) {
 		_, err := mount.New(mount.Options{}).List(ctx)
 		require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestListSeesEveryReportedChangeAtOnce(t *testing.T) {
 	})
 }
 
-// TestListSeesWhatIsDoneInAnotherNamespace lets a peer unmount, and somebody else remove the directory of a mount.
+// TestListSeesWhatIsDoneInAnotherNamespace lets a peer unmount, and another process remove the directory of a mount.
 func TestListSeesWhatIsDoneInAnotherNamespace(t *testing.T) {
 	mounttest.RequireRoot(t)
 	m := mount.New(mount.Options{})
@@ -361,7 +361,7 @@ func TestListAllocates(t *testing.T) {
 	}), 8.0)
 }
 
-// fewestAllocs is how often f allocates when nobody is in its way: the rest of this process allocates too, and a walk that
+// fewestAllocs is how often f allocates when it is not disturbed: the rest of this process allocates too, and a walk that
 // another process disturbs by a mount has to be repeated where it may wait.
 func fewestAllocs(f func()) float64 {
 	least := testing.AllocsPerRun(1, f)
@@ -444,7 +444,7 @@ func TestRefsAfterARename(t *testing.T) {
 	})
 }
 
-// requireClipped has nobody who appends to what is shared write to what others see.
+// requireClipped requires that an append to a shared result does not change what other callers see.
 func requireClipped(t *testing.T, m *mount.Mounter, path string) {
 	t.Helper()
 	paths, err := m.GetMountRefs(t.Context(), path)
@@ -483,7 +483,7 @@ func TestManyRefs(t *testing.T) {
 // TestRefsAmongMany finds the references of a mount among so many others that they are shared out.
 func TestRefsAmongMany(t *testing.T) {
 	mounttest.RequireMounts(t)
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // with one processor nobody would share
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // with one processor no caller would share
 	root := t.TempDir()
 	require.NoError(t, unix.Mount("memory", root, "tmpfs", 0, ""))
 	defer func() { assert.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) }()

@@ -83,7 +83,7 @@ func TestWatchTellsOfForeignMounts(t *testing.T) {
 	})
 }
 
-// mountForeign mounts as somebody would who knows nothing of this package.
+// mountForeign mounts without this package.
 func mountForeign(t *testing.T, dir string) {
 	t.Helper()
 	require.NoError(t, unix.Mount("foreign", dir, "tmpfs", 0, "size=64k"))
@@ -211,9 +211,9 @@ func TestWatchLeavesNoDescriptor(t *testing.T) {
 	})
 }
 
-// TestWatchExplainsChangesByTheirEvents: whoever looks at all mounts when options may have changed must not do so for each
-// mount that comes and goes. The kernel tells of a mount on the table first and by its event a moment later, and may lose its
-// processor in between: here that moment is waited for however long it is.
+// TestWatchExplainsChangesByTheirEvents: a caller reads all mounts when options may have changed. It must not do so for each mount
+// that comes and goes. The kernel reports a mount by poll first and by its event a moment later, and may lose its processor in
+// between. This test waits for the event without a limit.
 func TestWatchExplainsChangesByTheirEvents(t *testing.T) {
 	m := watchable(t)
 	m.AwaitEvents()

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// FuzzPathElement holds that a name which was checked is one element of a path and stays so, whoever joins it.
+// FuzzPathElement holds that a checked name is one element of a path, also after a join.
 func FuzzPathElement(f *testing.F) {
 	for _, name := range []string{
 		"", ".", "..", "...", "a b", "a\tb", "a\nb", `a\b`, `\040`, "x (deleted)", "//deleted", "\xff", "p1", "p10", "~",

@@ -341,8 +341,8 @@ func TestAPredicateThatHangsHoldsUpOnlyWhoAsked(t *testing.T) {
 	require.NoError(t, <-done, "it saw the plugins that were there when it began")
 }
 
-// TestAPredicateOfAPluginThatDeclaresHoldsUpNobody: nobody calls it.
-func TestAPredicateOfAPluginThatDeclaresHoldsUpNobody(t *testing.T) {
+// TestAPredicateOfAPluginThatDeclaresIsNotCalled: CanSupport is not called.
+func TestAPredicateOfAPluginThatDeclaresIsNotCalled(t *testing.T) {
 	broken := func(*Spec) bool { panic("must not be asked") }
 	m := registry(t,
 		newDeclaring("example.com/broken", broken, SpecKind{Source: "nfs"}),

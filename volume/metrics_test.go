@@ -164,7 +164,7 @@ func TestCachedMetricsShareOneCallAndNoAnswer(t *testing.T) {
 	})
 }
 
-// TestSharedCallOutlivesItsFirstCaller holds that the call goes on while somebody waits for it, that it ends when the
+// TestSharedCallOutlivesItsFirstCaller holds that the call goes on while a caller waits for it, that it ends when the
 // last has left, and that who comes after that gets a call of its own.
 func TestSharedCallOutlivesItsFirstCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -89,7 +89,7 @@ func TestAnAnswerThatDoesNotComeHoldsUpNobody(t *testing.T) {
 		m.PodsComplete()
 		w.add(podOf("web", "data"))
 		release := make(chan struct{})
-		w.plugin.Inject(fake.MethodVolumesAreAttached, fake.HangDeaf(release), fake.Fail(errStore), fake.PanicWith("oops"))
+		w.plugin.Inject(fake.MethodVolumesAreAttached, fake.HangUninterruptible(release), fake.Fail(errStore), fake.PanicWith("oops"))
 		pass(5 * time.Minute)
 		w.add(podOf("db", "other"))
 		w.remove(podOf("db"))

@@ -51,7 +51,7 @@ func TestAMeasurementThatOutlivesItsPodIsNobodys(t *testing.T) {
 		pod := podOf("a", "data")
 		w.add(pod)
 		release := make(chan struct{})
-		w.plugin.Inject(fake.MethodGetMetrics, fake.HangDeaf(release))
+		w.plugin.Inject(fake.MethodGetMetrics, fake.HangUninterruptible(release))
 		m.PodStats(pod.UID, 0)
 		synctest.Wait()
 		w.remove(pod)
@@ -82,7 +82,7 @@ func TestVolumesThatAnswerAreNotMeasuredBehindThoseThatHang(t *testing.T) {
 			w.claim(name)
 			w.add(podOf(name, name))
 			if i < hung {
-				w.plugin.Inject(fake.MethodGetMetrics, fake.HangDeaf(release))
+				w.plugin.Inject(fake.MethodGetMetrics, fake.HangUninterruptible(release))
 			}
 		}
 		asked := time.Now()

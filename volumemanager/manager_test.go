@@ -332,7 +332,7 @@ func TestHungVolumeHoldsUpNobodyElse(t *testing.T) {
 		m.PodsComplete()
 		release := make(chan struct{})
 		defer close(release)
-		w.plugin.Inject(fake.MethodMountDevice, fake.HangDeaf(release))
+		w.plugin.Inject(fake.MethodMountDevice, fake.HangUninterruptible(release))
 		hung := podOf("hung", "dead")
 		require.NoError(t, m.AddPod(t.Context(), hung))
 		synctest.Wait()
@@ -474,7 +474,7 @@ func TestRunNamesTheCallsThatItLeavesBehind(t *testing.T) {
 		m := w.start()
 		release := make(chan struct{})
 		defer close(release)
-		w.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(release))
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUninterruptible(release))
 		require.NoError(t, m.AddPod(t.Context(), podOf("web", "-scratch")))
 		synctest.Wait()
 		require.ErrorContains(t, w.stop(), "volume_mount")
@@ -494,10 +494,10 @@ func TestAnotherManagerBeginsWhenTheCallsThatRunLeftBehindHaveReturned(t *testin
 		returnFirst, returnSecond := sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(second) })
 		defer returnSecond()
 		defer returnFirst()
-		w.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(first))
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUninterruptible(first))
 		require.NoError(t, m.AddPod(t.Context(), scratch))
 		synctest.Wait()
-		w.plugin.Inject(fake.MethodMountDevice, fake.HangDeaf(second))
+		w.plugin.Inject(fake.MethodMountDevice, fake.HangUninterruptible(second))
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		synctest.Wait()
 		var left *operationexecutor.WaitError
@@ -630,7 +630,7 @@ func TestManyHungVolumesHoldUpNobodyElse(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		const dead = 300
-		fault := fake.HangDeaf(release)
+		fault := fake.HangUninterruptible(release)
 		fault.Times = -1
 		w.plugin.Inject(fake.MethodMountDevice, fault)
 		for i := range dead {

@@ -64,7 +64,7 @@ func TestAWaitThatEndsNamesWhatIsBeingSetUp(t *testing.T) {
 		m := w.start()
 		release := make(chan struct{})
 		defer close(release)
-		w.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(release))
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUninterruptible(release))
 		pod := podOf("web", "-scratch")
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		synctest.Wait()

@@ -30,9 +30,9 @@ func TestStatusAndStatsAreInTheOrderOfPods(t *testing.T) {
 			require.NoError(t, m.WaitForAttachAndMount(t.Context(), pod))
 		}
 		release := make(chan struct{})
-		w.plugin.Inject(fake.MethodTearDown, fake.HangDeaf(release), fake.HangDeaf(release))
+		w.plugin.Inject(fake.MethodTearDown, fake.HangUninterruptible(release), fake.HangUninterruptible(release))
 		require.NoError(t, m.RemovePod(leaves.UID))
-		w.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(release))
+		w.plugin.Inject(fake.MethodSetUp, fake.HangUninterruptible(release))
 		late := in("z", podOf("late", "-data"))
 		require.NoError(t, m.AddPod(t.Context(), late))
 		synctest.Wait()

@@ -162,7 +162,7 @@ func TestEveryViewOfAStuckPodHasTheSameCause(t *testing.T) {
 		"its server hangs": {
 			make: func(t *testing.T, n *stuckNode) *v1.Pod {
 				t.Helper()
-				n.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(n.release))
+				n.plugin.Inject(fake.MethodSetUp, fake.HangUninterruptible(n.release))
 				return n.provisioned(t)
 			},
 			cause: "SetUp has not returned", event: "FailedMount",
@@ -204,7 +204,7 @@ func TestEveryViewOfAStuckPodHasTheSameCause(t *testing.T) {
 // A hung call has its stack where the query asks for it, and nowhere else.
 func TestAHungCallHasItsStack(t *testing.T) {
 	inStuckNode(t, func(t *testing.T, n *stuckNode) {
-		n.plugin.Inject(fake.MethodSetUp, fake.HangDeaf(n.release))
+		n.plugin.Inject(fake.MethodSetUp, fake.HangUninterruptible(n.release))
 		n.provisioned(t)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()

@@ -92,7 +92,7 @@ func moveBeneathAStoppedLeader(t *testing.T, options fake.PluginOptions, then fu
 		memory, ok := w.store.(*store.Memory)
 		require.True(t, ok)
 		wire, first, goOn := &stopping{Memory: memory}, fake.NewPlugin(options), make(chan struct{})
-		first.Inject(fake.MethodAttach, fake.HangDeaf(goOn))
+		first.Inject(fake.MethodAttach, fake.HangUninterruptible(goOn))
 		w.options.VerifyPeriod = 0
 		w.standBy("first", wire, lax{first})
 		pod := w.run("old", "node-1", "data")

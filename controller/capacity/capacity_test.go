@@ -302,7 +302,7 @@ func TestAPluginThatHangsHoldsUpNoOther(t *testing.T) {
 		other := fake.NewPlugin(fake.PluginOptions{Mounter: noMounts{}, Name: "example.com/other", Capacity: 7 * gib})
 		require.NoError(t, w.plugins.InitPlugins(t.Context(), other))
 		release := make(chan struct{})
-		w.plugin.Inject(fake.MethodGetCapacity, fake.Fault{Until: release, Deaf: true})
+		w.plugin.Inject(fake.MethodGetCapacity, fake.Fault{Until: release, Uninterruptible: true})
 		w.create(classOf("late", nil))
 		class := classOf("other", nil)
 		class.Provisioner = "example.com/other"

@@ -320,7 +320,7 @@ func TestProvisionLeavesAForeignVolumeOfItsName(t *testing.T) {
 func TestALostCall(t *testing.T) {
 	inWorld(t, provisioned, func(t *testing.T, w *world) {
 		release := make(chan struct{})
-		w.plugin.Inject(fake.MethodProvision, fake.HangDeaf(release))
+		w.plugin.Inject(fake.MethodProvision, fake.HangUninterruptible(release))
 		c := w.startLost(t)
 		time.Sleep(time.Minute)
 		synctest.Wait()

@@ -99,7 +99,7 @@ func TestAShimIsKilled(t *testing.T) {
 	assert.Equal(t, "kept", h.sh("main", "$busybox cat /data/kept"))
 	assert.Equal(t, mounts, h.mounts())
 
-	// containerd is down, too: nobody removes the container of the shim. It is not taken for gone.
+	// containerd is down, too: the container of the shim is not removed, and counts as present.
 	h.kill(h.containerd)
 	pid = h.contain("main")
 	for _, shim := range h.processes("-main") {

@@ -228,7 +228,7 @@ func TestAPodHasAUserNamespace(t *testing.T) {
 	assert.Equal(t, "0 1048576 65536", strings.Join(strings.Fields(h.sh("mapped", "$busybox cat /proc/self/uid_map")), " "))
 	var stat unix.Stat_t
 	require.NoError(t, unix.Stat(fmt.Sprintf("/proc/%d", h.pid("mapped")), &stat))
-	assert.EqualValues(t, 1<<20, stat.Uid, "root in the container is nobody on the host")
+	assert.EqualValues(t, 1<<20, stat.Uid, "root in the container has no rights on the host")
 	for _, dir := range []string{"/scratch", "/memory", "/host", "/shelf", "/data", "/part"} {
 		assert.Equal(t, "0:0", h.sh("mapped", "echo w >"+dir+"/f && $busybox stat -c %u:%g "+dir+"/f"), dir)
 	}

@@ -399,7 +399,7 @@ func driverDown(h *host) {
 	select {
 	case err := <-answer:
 		assert.NoError(h.t, err)
-		assert.Fail(h.t, "nobody has unmounted the volume")
+		assert.Fail(h.t, "the volume is still mounted")
 	case <-time.After(200 * time.Millisecond): // it waits
 	}
 	require.NoError(h.t, h.driver.Process.Signal(syscall.SIGCONT))
@@ -414,7 +414,7 @@ func dockerKilled(h *host) {
 	h.sleeper("one", "v1:/data")
 	h.do("exec", "one", "/bin/sh", "-c", "echo written >/data/file")
 	h.kill(h.dockerd)
-	h.reap("containerd") // it ends with dockerd, which would take one that nobody waits for as alive
+	h.reap("containerd") // it ends with dockerd, which counts a process without a parent that waits as alive
 	assert.Len(h.t, h.mounts(), 2)
 	h.startDocker()
 	assert.Equal(h.t, "written", h.sh("v1:/data", "read line </data/file; echo $line"))

@@ -54,7 +54,7 @@ type machine struct {
 
 	dir       string
 	namespace *faultrun.Namespace
-	judges    []faultrun.Judge // of the next drivers; none: nobody is killed any more
+	judges    []faultrun.Judge // of the next drivers; none: no driver is killed any more
 	process   *process
 	logs      strings.Builder
 	kills     int

@@ -39,7 +39,7 @@ func newCrashes(m *machines) *crashes {
 }
 
 // The agent is killed before every system call that changes the world, and of those that are started then, some are killed
-// too. Whoever starts it again finds everything usable, or can have it taken away, and nothing else was touched.
+// too. The next agent finds everything usable, or can remove it, and nothing else was touched.
 func TestKilledAtEveryStep(t *testing.T) { killEvery(t, ext4()) }
 
 // The same with a volume whose filesystem repairs itself, and grows only while it is mounted. It takes long: mkfs.xfs alone

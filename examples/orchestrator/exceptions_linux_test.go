@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exception is a call of which nobody need be told that it failed.
+// exception is a system call whose failure need not be reported.
 type exception struct {
 	call   string // what spell shows, as a regular expression
 	errnos []unix.Errno
@@ -15,7 +15,7 @@ type exception struct {
 	reason string
 }
 
-// exceptions are all of them, with the reasons. What cannot be told from success by anybody, later either, is none: then an
+// exceptions returns all of them, with the reasons. A failure that looks like a success, also later, is none: then an
 // operation has failed, or a warning was logged.
 func exceptions() []exception {
 	any, e2fsprogs := faults(), `^(mkfs\.ext4|e2fsck|resize2fs): `
@@ -32,7 +32,7 @@ func exceptions() []exception {
 		{`^ioctl\(/dev/loop\*, BLKGETDISKSEQ\)`, any, false, "a loop device without a number is known by its file"},
 		{`^ioctl\(/dev/loop\*, LOOP_GET_STATUS64\)`, any, false, "a loop device that does not answer counts as one that has what it had"},
 
-		{`^ioctl\(/dev/loop\*, LOOP_CONFIGURE\)`, []unix.Errno{unix.EBUSY}, true, "somebody else has taken a free loop device: another was taken"},
+		{`^ioctl\(/dev/loop\*, LOOP_CONFIGURE\)`, []unix.Errno{unix.EBUSY}, true, "another process has taken a free loop device: another was taken"},
 		{`^ioctl\(/dev/loop\*, LOOP_CLR_FD\)`, []unix.Errno{unix.EBUSY}, true, "a loop device that is busy was looked at, and detached with the next try"},
 		{`^ioctl\(/dev/loop\*, LOOP_CLR_FD\)`, any, false, "the second of two calls asks whether the first was enough; the device is looked at until it has no file"},
 
@@ -65,7 +65,7 @@ func exceptions() []exception {
 	}
 }
 
-// exceptionFor returns the reason why nobody need be told of a failure, or nothing.
+// exceptionFor returns the reason why a failure need not be reported, or "".
 func exceptionFor(one failure) string {
 	for _, e := range exceptions() {
 		if slices.Contains(e.errnos, one.errno) && (one.again || !e.again) && regexp.MustCompile(e.call).MatchString(one.call) {

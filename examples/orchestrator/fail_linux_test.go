@@ -47,7 +47,7 @@ type failure struct {
 	from  int  // where in what the agents have told
 }
 
-// silence is what nobody was told of: how often, and what was told instead the first time.
+// silence is a failure without a report: how often, and the output of the first time.
 type silence struct {
 	times int
 	text  string

@@ -62,8 +62,8 @@ func imageCases() []imageCase {
 	}
 }
 
-// Whoever provisions, copies, expands or deletes a volume is killed before every system call that changes the world. There is
-// the whole volume then, or none; whoever does the same again ends with what was wanted, and whoever deletes it with nothing.
+// A process that provisions, copies, expands or deletes a volume is killed before every system call with an effect. There is
+// the whole volume then, or none. The same step again ends with what was wanted, and a deletion with nothing.
 func TestImagesAreWholeOrNotThereWhenKilled(t *testing.T) {
 	mounttest.RequireRoot(t)
 	all := os.Getenv(envAll) != ""
@@ -430,7 +430,7 @@ func (s *imageShop) names() ([]string, error) {
 	return names, err
 }
 
-// holds finds out whether a loop device has a file that it should not have, or somebody a lock on what is left over.
+// holds returns an error if a loop device has a file that it should not have, or a process has a lock on a file that is left.
 func (s *imageShop) holds() error {
 	n := &node{dir: s.dir}
 	devices, err := n.loops()

@@ -190,7 +190,7 @@ func (o imageOrder) release(ctx context.Context) error {
 	return patiently(func() error { return o.tryRelease(ctx) })
 }
 
-// patiently does something again for a while, as long as it fails because somebody has something open or locked. Processes of
+// patiently repeats do for a while, as long as it fails because another process has a file open or locked. Processes of
 // other tests do for a moment when they are started, and so do those that were killed, until they have ended.
 func patiently(do func() error) error {
 	end := time.Now().Add(patience)

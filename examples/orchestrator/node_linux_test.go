@@ -108,9 +108,9 @@ func foreign() []string {
 
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 
-// close lets the machine go. Its filesystem is taken off first: a directory that is removed where somebody else has still
-// something mounted leaves mounts together, and then the file of a loop device would keep the mount that is above that of its
-// filesystem, and that the device, for ever.
+// close ends the machine. It unmounts the filesystem first. If a directory were removed on which another process has still a mount,
+// these mounts would stay together: the file of the loop device would keep the mount above its filesystem, and that the device,
+// for ever.
 func (n *node) close() error {
 	return errors.Join(n.namespace.Do(func() error { return unix.Unmount(n.dir, unix.MNT_DETACH) }), n.namespace.Close())
 }
@@ -404,7 +404,7 @@ func (s state) beyond(allowed state) state {
 	return more
 }
 
-// checkForeign finds out whether anything was touched that is nobody's business.
+// checkForeign returns an error if foreign files or mounts have changed.
 func (n *node) checkForeign() error {
 	return n.namespace.Do(func() error {
 		var errs []error

@@ -145,7 +145,7 @@ func (m *machine) boot(ctx context.Context) error {
 		if err := m.furnish(); err != nil {
 			return err
 		}
-		// Whoever asks whether a device is in use claims it for a moment.
+		// A check whether a device is in use opens it exclusively for a moment.
 		mounted := func() error {
 			err := unix.Mount(m.disk.Path, m.path("root"), m.outage.fsType, 0, m.outage.options)
 			if errors.Is(err, unix.EBUSY) {
@@ -163,7 +163,7 @@ func (m *machine) boot(ctx context.Context) error {
 	})
 }
 
-// kept is a file on the disk that is nobody's business.
+// kept is a foreign file on the disk.
 const kept = "root/plugins/volumekit.io/loop-block/mounts/foreign/file"
 
 func (m *machine) keep() error {
@@ -197,7 +197,7 @@ func (m *machine) cut(ctx context.Context) error {
 	return m.boot(ctx)
 }
 
-// halt ends a boot: its mounts and its loop devices are gone, and the disk is nobody's.
+// halt ends a boot: its mounts and its loop devices are gone, and the disk is unused.
 func (m *machine) halt(ctx context.Context, last func() error) error {
 	var attached []loop.Device
 	err := m.namespace.Do(func() error {

@@ -26,7 +26,7 @@ type powerCuts struct {
 
 // The power is cut before every system call that changes the world; in the ordinary run before every fortieth or so, another
 // one for each kind of power cut. What was not synced is lost, or half of it, and with it all mounts, loop devices and records
-// of mounts. Whoever starts the agent again finds everything usable, or can have it taken away, and nothing else was touched;
+// of mounts. The next agent finds everything usable, or can remove it, and nothing else was touched;
 // what was synced is there.
 func TestPowerCutAtEveryStep(t *testing.T) {
 	programs := build(t)

@@ -21,9 +21,9 @@ import (
 // snapshotName is the name of the snapshot that is made.
 const snapshotName = "snapshot"
 
-// Whoever makes or deletes a snapshot of a volume in use is killed before every system call that changes the world, also while
-// the volume is frozen. Then the pods of the next process can write, there is the whole snapshot or none, and whoever does the
-// same again ends with what was wanted.
+// A process that makes or deletes a snapshot of a volume in use is killed before every system call with an effect, also while the
+// volume is frozen. Then the pods of the next process can write, there is the whole snapshot or none, and the same step again
+// ends with what was wanted.
 func TestSnapshotsAreWholeOrNotThereWhenKilled(t *testing.T) {
 	mounttest.RequireRoot(t)
 	p := buildTests(t)

@@ -68,7 +68,7 @@ func TestBadManifestsAreRefusedWithWhatToChange(t *testing.T) {
 		"claim names missing class": {
 			pod(usesClaim) + claim("{"+request+", storageClassName: x}"), []string{`"x"`, "add that StorageClass"},
 		},
-		"class of nobody": {
+		"class without a plugin": {
 			pod(usesClaim) + claim("{"+request+", storageClassName: x}") +
 				"---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: x}\nprovisioner: example.com/none\n",
 			[]string{"example.com/none", "set provisioner"},

@@ -372,7 +372,7 @@ func assertOthersCanLook(t *testing.T, p *program, kept document) {
 	assert.NotContains(t, string(out), p.temp, "its mounts must not be seen here")
 }
 
-// A volume that somebody else holds cannot be taken away: the program says which, and what is left, and takes the rest.
+// A volume that another process has open cannot be unmounted. The program reports it and what is left, and unmounts the rest.
 func TestVolumeThatIsHeldIsTold(t *testing.T) {
 	mounttest.RequireMounts(t)
 	p := newProgram(t, "-json", "-keep", "-timeout", "5s")
@@ -483,7 +483,7 @@ func TestNoClaimIsToldThatItsClassIsMissing(t *testing.T) {
 	}
 }
 
-// Nobody reads the output any more: the volumes are taken away all the same.
+// No process reads the output any more: the volumes are unmounted all the same.
 func TestReaderThatWentAwayLeavesNothing(t *testing.T) {
 	mounttest.RequireMounts(t)
 	r, w, err := os.Pipe()

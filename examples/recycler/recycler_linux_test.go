@@ -233,7 +233,7 @@ func TestAPodOfAnEarlierProcessNeverCounts(t *testing.T) {
 	n.noPod()
 }
 
-func TestAPodOfSomebodyElseStays(t *testing.T) {
+func TestAForeignPodStays(t *testing.T) {
 	n := newNode(t)
 	n.fill()
 	other := template()

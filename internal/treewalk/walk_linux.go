@@ -34,8 +34,8 @@ const (
 	minBatch = 2 << 10
 	// yieldEvery is after how many entries a worker lets others run, which must be well within 10 ms.
 	yieldEvery = 256
-	// waryTurns is how many times a worker that has waited for the kernel does not.
-	waryTurns = 8
+	// noYieldRounds is how many times a worker does not yield after a system call of it has waited.
+	noYieldRounds = 8
 	// The fields of struct linux_dirent64, see getdents64(2).
 	direntLength = 16
 	direntName   = 19
@@ -52,9 +52,9 @@ type worker struct {
 	entry   Entry
 	buf     []byte
 	path    []byte // scratch
-	pinning bool   // whether entries are pinned before they are looked at
+	pinning bool   // whether entries are pinned before they are visited
 	seen    int    // entries
-	wary    int    // turns until it may yield
+	noYield int    // rounds until it may yield
 	thread  thread // that ran it when it last could have yielded
 }
 
@@ -237,19 +237,19 @@ func (w *worker) entries(d *dir, at int, buf []byte) {
 	}
 }
 
-// yield lets other goroutines run now and then. From a worker that does not, the runtime takes the processor after 10 ms,
-// in the middle of a system call, and then looks every few microseconds for calls that last: about a tenth of the time
-// that a walk through what is in memory takes. Where calls do wait, for a disk or a server, that look is what lets other
-// workers go on, and for a while nothing is done here to prevent it.
+// yield lets other goroutines run after every yieldEvery entries. If a worker does not yield, the runtime takes its processor
+// after 10 ms, in the middle of a system call, and then checks for long calls every few microseconds. That costs about a tenth of
+// the time of a walk through cached directories. If system calls wait, for a disk or a server, that check is what lets other
+// workers continue, and yield does nothing for noYieldRounds.
 func (w *worker) yield() {
 	if w.seen++; w.seen%yieldEvery != 0 {
 		return
 	}
-	w.wary = max(w.wary-1, 0)
+	w.noYield = max(w.noYield-1, 0)
 	if now := currentThread(); now.id == w.thread.id && now.waits != w.thread.waits {
-		w.wary = waryTurns
+		w.noYield = noYieldRounds
 	}
-	if w.wary == 0 {
+	if w.noYield == 0 {
 		runtime.Gosched()
 	}
 	w.thread = currentThread()

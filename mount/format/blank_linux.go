@@ -39,7 +39,7 @@ func proveBlank(ctx context.Context, file *os.File) (int64, error) {
 	if info.Mode().IsRegular() {
 		return size, proveFile(ctx, file, size)
 	}
-	return size, proveSpans(ctx, file, places(size))
+	return size, proveSpans(ctx, file, superblockSpans(size))
 }
 
 func sizeOf(file *os.File) (int64, error) {

@@ -46,14 +46,14 @@ func TestALoopDeviceIsWaitedForAsLongAsItIsWorthIt(t *testing.T) {
 	})
 }
 
-// alone opens a device as whoever is about to attach something to it does, and returns what lets go of it after a while.
+// alone opens a device with O_EXCL, as a program does that attaches a file to it. letGo closes it after a while.
 func alone(t *testing.T, which func() string) (letGo func()) {
 	t.Helper()
 	fd := -1
 	require.Eventually(t, func() bool {
 		var err error
 		fd, err = unix.Open(which(), unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
-		return err == nil // otherwise somebody else has it
+		return err == nil // otherwise another process has it open
 	}, time.Minute, time.Millisecond)
 	return func() { time.AfterFunc(20*time.Millisecond, func() { _ = unix.Close(fd) }) }
 }

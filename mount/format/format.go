@@ -19,11 +19,11 @@ var (
 	ErrDamaged = errors.New("filesystem is damaged")
 	// ErrUnknownType says that this package does not make or check filesystems of that type.
 	ErrUnknownType = errors.New("unknown filesystem type")
-	// ErrShrink says that a filesystem is larger than its device, which is never mended by making the filesystem smaller.
+	// ErrShrink says that a filesystem is larger than its device, which is never repaired by making the filesystem smaller.
 	ErrShrink = errors.New("a filesystem is never made smaller")
 	// ErrNotGrown says that an expansion failed, and that the filesystem is whole and has the size that it had.
 	ErrNotGrown = errors.New("the filesystem has not grown")
-	// ErrInUse says that a device is mounted somewhere, or claimed, and must not be for what was asked.
+	// ErrInUse says that a device is mounted somewhere, or opened with O_EXCL, and the call needs it unused.
 	ErrInUse = errors.New("device in use")
 	// ErrTooSmall says that a file or device has no size, or less than a filesystem takes. The error is a [*TooSmallError].
 	ErrTooSmall = errors.New("too small for a filesystem")
@@ -102,7 +102,7 @@ func proveBlankOp(ctx context.Context, file *os.File) (nothing, error) {
 }
 
 // Probe returns what is on the regular file or block device at path: the zero Signature when nothing was recognised,
-// which does not mean that it is blank. It reads the places of the primary marks only, and reports the one that the kernel
+// which does not mean that it is blank. It reads the parts with the primary magic numbers only, and reports the one that the kernel
 // would use. What cannot be read is an error.
 func Probe(ctx context.Context, path string) (Signature, error) {
 	return onPath(ctx, path, os.O_RDONLY, probeOp)
@@ -129,8 +129,8 @@ type MakeOptions struct {
 // Make makes a filesystem on the regular file or block device at path, after it has proven that it is blank, as
 // [ProveBlank] does and with the same errors. [ErrTooSmall] also says that it is smaller than SizesOf(FSType).Least.
 //
-// A block device is claimed (O_EXCL) from before the proof to the end of the tool, so that no other program mounts, formats or
-// claims it in between; one that is claimed already is an error that matches [ErrInUse]. The tool works on a loop device over it
+// A block device is open with O_EXCL from before the proof to the end of the tool: no other program mounts or formats it in
+// between. If it is in exclusive use already, the error matches [ErrInUse]. The tool works on a loop device over it
 // meanwhile, since it claims its device itself; without loop devices nothing is made. One that changes its size meanwhile
 // is not formatted. No other process may have a regular file open for writing.
 //

@@ -72,7 +72,7 @@ func (g expansion) offline(ctx context.Context, k keeping) (GrowResult, error) {
 	if g.fsType == "xfs" || g.fsType == "btrfs" {
 		return GrowResult{}, fmt.Errorf("%s grows only while it is mounted: %w", g.fsType, mount.ErrNotMounted)
 	}
-	if err := checkUnclaimed(g.file); err != nil {
+	if err := checkNotInUse(g.file); err != nil {
 		return GrowResult{}, err
 	}
 	moves, err := movesBlocks(g.file, g.geometry, g.deviceSize)
@@ -122,16 +122,16 @@ func (g expansion) undo(ctx context.Context, k keeping, before []byte, cause err
 	case bytes.Equal(before, after): // It was refused.
 		return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), k.remove(ctx))
 	case k.keeper != nil && ctx.Err() == nil:
-		if _, err = k.mend(ctx, g.file, before); err == nil {
-			return errors.Join(g.mended(cause), k.remove(ctx))
+		if _, err = k.repair(ctx, g.file, before); err == nil {
+			return errors.Join(g.repaired(cause), k.remove(ctx))
 		}
 	}
 	return errors.Join(fmt.Errorf("%w: %w", mount.ErrUncertain, cause), err)
 }
 
-// mended returns the error of an expansion that failed with cause and was repaired: none where it had come far enough for that to
+// repaired returns the error of an expansion that failed with cause and was repaired: none where it had come far enough for that to
 // be its end.
-func (g expansion) mended(cause error) error {
+func (g expansion) repaired(cause error) error {
 	after, err := geometryOf(g.file, g.fsType)
 	if err == nil && after.reaches(g.deviceSize) {
 		return nil
@@ -161,21 +161,21 @@ func (g expansion) verified(after geometry) (GrowResult, error) {
 	return g.result(after), nil
 }
 
-// checkUnclaimed makes sure that a device is mounted nowhere, not even in another mount namespace.
-func checkUnclaimed(file *os.File) error {
+// checkNotInUse makes sure that a device is mounted nowhere, not even in another mount namespace.
+func checkNotInUse(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil || info.Mode().IsRegular() {
 		return err
 	}
-	claim, err := reopen(file, unix.O_RDONLY|unix.O_EXCL)
+	exclusive, err := reopen(file, unix.O_RDONLY|unix.O_EXCL)
 	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("it is mounted, perhaps in another mount namespace, or claimed: say where it is mounted: %w: %w",
+		return fmt.Errorf("it is mounted, perhaps in another mount namespace, or opened exclusively: say where it is mounted: %w: %w",
 			ErrInUse, err)
 	}
 	if err != nil {
 		return err
 	}
-	return claim.Close()
+	return exclusive.Close()
 }
 
 // reopen opens the very device again, under the same name.

@@ -28,17 +28,17 @@ type Keeper interface {
 
 // The names under which superblocks are kept. The programs write theirs in parts: one that is killed in between leaves none.
 const (
-	keptGrowing  = "growing"
-	keptChecking = "checking"
-	// keptMending holds no superblock, but says of which one, kept as keptGrowing, the expansion is being repaired. It is never
+	keptExpansion = "growing"
+	keptCheck     = "checking"
+	// keptRepair holds no superblock, but says of which one, kept as keptExpansion, the expansion is being repaired. It is never
 	// there without that.
-	keptMending = "mending"
+	keptRepair = "mending"
 )
 
 // Interrupted returns the name under which the keeper keeps something of a check or an expansion, which is under way or was killed.
 // The name is empty if there is none: then the filesystem is whole as far as these two go, and so is a copy of it.
 func Interrupted(ctx context.Context, keeper Keeper) (name string, err error) {
-	for _, name := range []string{keptGrowing, keptChecking, keptMending} {
+	for _, name := range []string{keptExpansion, keptCheck, keptRepair} {
 		data, err := keeper.Kept(ctx, name)
 		if err != nil || data != nil {
 			return name, err
@@ -61,7 +61,7 @@ func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckRe
 	if !isExt(fsType) {
 		return Check(ctx, path, fsType)
 	}
-	growing, err := keeper.Kept(ctx, keptGrowing)
+	growing, err := keeper.Kept(ctx, keptExpansion)
 	if err != nil {
 		return CheckResult{}, err
 	}
@@ -69,7 +69,7 @@ func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckRe
 		return checkKept(ctx, path, preen, keeper)
 	}
 	before, k := unpack(growing), keeping{keeper}
-	mending, err := k.isMending(ctx, before)
+	mending, err := k.isRepairing(ctx, before)
 	if err != nil {
 		return CheckResult{}, err
 	}
@@ -78,7 +78,7 @@ func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckRe
 	case err != nil:
 		return CheckResult{}, err
 	case broken:
-		return mendKept(ctx, path, before, k)
+		return repairKept(ctx, path, before, k)
 	}
 	// The expansion had not begun, or had ended.
 	if err := k.remove(ctx); err != nil {
@@ -133,9 +133,9 @@ func isExt(fsType string) bool { return fsType == "ext2" || fsType == "ext3" || 
 // isFull reports whether nothing can be kept for want of space.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-func mendKept(ctx context.Context, path string, before []byte, k keeping) (CheckResult, error) {
+func repairKept(ctx context.Context, path string, before []byte, k keeping) (CheckResult, error) {
 	result, err := onPath(ctx, path, os.O_RDWR, func(ctx context.Context, file *os.File) (CheckResult, error) {
-		return k.mend(ctx, file, before)
+		return k.repair(ctx, file, before)
 	})
 	if err == nil {
 		err = k.remove(ctx)
@@ -178,7 +178,7 @@ func (k keeping) check(ctx context.Context, file *os.File, option string) (Check
 func (k keeping) beginCheck(ctx context.Context, file *os.File) (super []byte, err error) {
 	var kept []byte
 	if k.keeper != nil {
-		kept, err = k.keeper.Kept(ctx, keptChecking)
+		kept, err = k.keeper.Kept(ctx, keptCheck)
 	}
 	if err == nil && kept != nil {
 		err = restoreSuperblock(file, unpack(kept))
@@ -189,7 +189,7 @@ func (k keeping) beginCheck(ctx context.Context, file *os.File) (super []byte, e
 	if err != nil || k.keeper == nil {
 		return super, err
 	}
-	err = k.keeper.Keep(ctx, keptChecking, pack(super))
+	err = k.keeper.Keep(ctx, keptCheck, pack(super))
 	if err != nil && !errors.Is(err, mount.ErrUnsupported) && !isFull(err) {
 		return nil, fmt.Errorf("keeping the superblock of %q: %w", file.Name(), err)
 	}
@@ -201,7 +201,7 @@ func (k keeping) endCheck(ctx context.Context) error {
 	if k.keeper == nil {
 		return nil
 	}
-	return k.keeper.Keep(ctx, keptChecking, nil)
+	return k.keeper.Keep(ctx, keptCheck, nil)
 }
 
 // set keeps the superblock, before resize2fs begins.
@@ -210,12 +210,12 @@ func (k keeping) set(ctx context.Context, path string, super []byte) error {
 		return nil
 	}
 	// What an earlier expansion may have left must not speak for this one.
-	err := k.keeper.Keep(ctx, keptMending, nil)
+	err := k.keeper.Keep(ctx, keptRepair, nil)
 	if err == nil {
-		err = k.keeper.Keep(ctx, keptGrowing, pack(super))
+		err = k.keeper.Keep(ctx, keptExpansion, pack(super))
 	}
 	if isFull(err) {
-		err = errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, err), k.keeper.Keep(ctx, keptGrowing, nil))
+		err = errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, err), k.keeper.Keep(ctx, keptExpansion, nil))
 	}
 	if err != nil {
 		return fmt.Errorf("keeping the superblock of %q: %w", path, err)
@@ -228,16 +228,16 @@ func (k keeping) remove(ctx context.Context) error {
 	if k.keeper == nil {
 		return nil
 	}
-	if err := k.keeper.Keep(ctx, keptMending, nil); err != nil {
+	if err := k.keeper.Keep(ctx, keptRepair, nil); err != nil {
 		return err
 	}
-	return k.keeper.Keep(ctx, keptGrowing, nil)
+	return k.keeper.Keep(ctx, keptExpansion, nil)
 }
 
-// mend repairs an ext on which an expansion was broken off, by all that e2fsck proposes. before is the superblock from just before
+// repair repairs an ext on which an expansion was broken off, by all that e2fsck proposes. before is the superblock from just before
 // it. That it has begun is kept first, and until remove.
-func (k keeping) mend(ctx context.Context, file *os.File, before []byte) (CheckResult, error) {
-	if err := k.beginMending(ctx, before); err != nil {
+func (k keeping) repair(ctx context.Context, file *os.File, before []byte) (CheckResult, error) {
+	if err := k.beginRepair(ctx, before); err != nil {
 		return CheckResult{}, fmt.Errorf("keeping that %q is repaired: %w", file.Name(), err)
 	}
 	if err := restoreSuperblock(file, before); err != nil {
@@ -254,22 +254,22 @@ func (k keeping) mend(ctx context.Context, file *os.File, before []byte) (CheckR
 	return result, nil
 }
 
-// beginMending keeps that mend has begun. What says so already is not written again, since half of it would say nothing.
-func (k keeping) beginMending(ctx context.Context, before []byte) error {
-	begun, err := k.isMending(ctx, before)
+// beginRepair keeps that repair has begun. What says so already is not written again, since half of it would say nothing.
+func (k keeping) beginRepair(ctx context.Context, before []byte) error {
+	begun, err := k.isRepairing(ctx, before)
 	if err != nil || begun {
 		return err
 	}
-	err = k.keeper.Keep(ctx, keptMending, sumOf(before))
+	err = k.keeper.Keep(ctx, keptRepair, sumOf(before))
 	if isFull(err) {
 		return nil // A repair that is killed takes a person then.
 	}
 	return err
 }
 
-// isMending reports whether mend has begun with the expansion before which the superblock was kept.
-func (k keeping) isMending(ctx context.Context, before []byte) (bool, error) {
-	kept, err := k.keeper.Kept(ctx, keptMending)
+// isRepairing reports whether repair has begun with the expansion before which the superblock was kept.
+func (k keeping) isRepairing(ctx context.Context, before []byte) (bool, error) {
+	kept, err := k.keeper.Kept(ctx, keptRepair)
 	return err == nil && before != nil && bytes.Equal(kept, sumOf(before)), err
 }
 

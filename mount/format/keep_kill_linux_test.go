@@ -201,7 +201,7 @@ func TestAGrowthMayFailAndBeKilledTimeAndAgain(t *testing.T) {
 	assert.Greater(t, repairs, lives/3, "repairs that were really killed")
 }
 
-// A filesystem of which the repair has begun is repaired as long as nobody has mounted it.
+// A repair that has begun is repeated until the filesystem was mounted.
 func TestARepairThatHasBegunLicensesNoOther(t *testing.T) {
 	for name, change := range map[string]func(path string, keeper format.Keeper) error{
 		"it was mounted since": func(path string, _ format.Keeper) error {

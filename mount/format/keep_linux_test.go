@@ -67,7 +67,7 @@ func TestACheckThatWasKilledIsBegunAgain(t *testing.T) {
 
 	for offset, want := range map[int64]error{
 		superFree: nil, superWritten: nil,
-		superMounted: format.ErrDamaged, superIdentity: format.ErrDamaged, // somebody else has written there
+		superMounted: format.ErrDamaged, superIdentity: format.ErrDamaged, // another program has written there
 	} {
 		path := formatted(t, "ext4", 8*mib)
 		_, err = format.CheckKept(t.Context(), path, "ext4", killed{keeper, "checking"})

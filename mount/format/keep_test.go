@@ -17,5 +17,5 @@ func TestAPackedSuperblockIsTheSame(t *testing.T) {
 		assert.Nil(t, unpack(packed[:len(packed)-1]))
 	}
 	assert.Nil(t, unpack(nil))
-	assert.Nil(t, unpack([]byte{255, 1, 2, 3, 4}), "what somebody else has put there")
+	assert.Nil(t, unpack([]byte{255, 1, 2, 3, 4}), "bytes of another program")
 }

@@ -57,15 +57,15 @@ func (s Signature) String() string {
 	return s.Type + " " + s.Kind.String()
 }
 
-// mark is one magic number.
-type mark struct {
+// magicNumber is one magic number.
+type magicNumber struct {
 	sig   Signature
 	magic string
 }
 
 // at makes a mark that its magic number alone identifies.
-func at(offset int64, magic, name string, kind Kind) mark {
-	return mark{sig: Signature{Type: name, Kind: kind, Offset: offset}, magic: magic}
+func at(offset int64, magic, name string, kind Kind) magicNumber {
+	return magicNumber{sig: Signature{Type: name, Kind: kind, Offset: offset}, magic: magic}
 }
 
 // extMagicOffset is where the superblock of ext2, ext3 and ext4 starts, and where in it the magic number stands.
@@ -75,12 +75,12 @@ const (
 	extMagic       = "\x53\xef"
 )
 
-// marks are listed in the order in which they are tried. The least specific come last: the boot sector of a FAT or NTFS
+// magicNumbers are listed in the order in which they are tried. The least specific come last: the boot sector of a FAT or NTFS
 // ends like a partition table.
 //
 // Sources: the headers of the kernel (ext4, xfs, btrfs, f2fs, erofs, squashfs, md), cryptsetup's and LVM's on-disk
 // formats, the UEFI specification for GPT.
-var marks = []mark{
+var magicNumbers = []magicNumber{
 	at(0, "LUKS\xba\xbe", "crypto_LUKS", Container),
 	at(0, "XFSB", "xfs", Filesystem),
 	at(0x10040, "_BHRfS_M", "btrfs", Filesystem),
@@ -105,7 +105,7 @@ var marks = []mark{
 	at(510, "\x55\xaa", "dos", PartitionTable),
 }
 
-// probeSize is how many bytes from the start contain all primary marks.
+// probeSize is how many bytes from the start contain all primary magic numbers.
 const probeSize = 0x10040 + 64
 
 // probe reads the start of a medium once and recognises what it holds.
@@ -121,7 +121,7 @@ func probe(ctx context.Context, medium io.ReaderAt) (Signature, error) {
 	return recognise(start[:n]), nil
 }
 
-// recognise looks for the marks in the start of a device.
+// recognise looks for magic numbers in the start of a device.
 func recognise(start []byte) Signature {
 	if s, ok := recogniseExt(start, extSuperblock); ok {
 		return s
@@ -129,7 +129,7 @@ func recognise(start []byte) Signature {
 	if s, ok := recogniseLVM(start); ok {
 		return s
 	}
-	for _, m := range marks {
+	for _, m := range magicNumbers {
 		if hasMagic(start, m.sig.Offset, m.magic) {
 			return m.sig
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestRecogniseMarks(t *testing.T) {
-	for _, m := range marks {
+	for _, m := range magicNumbers {
 		start := make([]byte, probeSize)
 		copy(start[m.sig.Offset:], m.magic)
 		assert.Equal(t, m.sig, recognise(start), m.sig.Type)
@@ -80,7 +80,7 @@ func TestProbeOfTheUnreadableIsAnError(t *testing.T) {
 }
 
 func FuzzRecognise(f *testing.F) {
-	for _, m := range marks {
+	for _, m := range magicNumbers {
 		start := make([]byte, probeSize)
 		copy(start[m.sig.Offset:], m.magic)
 		f.Add(start)

@@ -73,7 +73,7 @@ func TestRunKillsTheGroup(t *testing.T) {
 	require.ErrorAs(t, err, &tool)
 	assert.Equal(t, -1, tool.ExitCode)
 	n, err := reader.Read(started)
-	assert.Zero(t, n, "the child is dead, so that nobody writes any more")
+	assert.Zero(t, n, "the child is dead: no process writes any more")
 	assert.Error(t, err)
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/volumekit/volumekit/mount/freeze"
 )
 
-// A mounted device is copied while nobody can write to it, for five seconds at most. It has no Output, because it needs root and a
-// filesystem that nobody else uses.
+// A mounted device is copied while no process can write to it, for at most five seconds. It has no Output: it needs root and a
+// filesystem that no other program uses.
 func ExampleFreeze() {
 	fmt.Println(copyDevice("/mnt/data", "/dev/vdb", "/var/lib/copies/vdb.img"))
 }

@@ -44,7 +44,7 @@ func locked[T any](ctx context.Context, h handle, do func(backing) (T, error)) (
 	if err := abandonable.Begin(ctx, "statx"); err != nil {
 		return *new(T), err
 	}
-	f, err := asItIs(h, st) // the values may have changed before the lock
+	f, err := currentBacking(h, st) // the values may have changed before the lock
 	if err != nil {
 		return *new(T), err
 	}
@@ -69,7 +69,7 @@ func (m *Manager) attachLocked(ctx context.Context, f backing, options AttachOpt
 	if f.links == 0 {
 		return Device{}, fmt.Errorf("it was deleted: %w", fs.ErrNotExist)
 	}
-	a := attachment{file: f, mode: unix.O_RDWR, options: options, alone: true}
+	a := attachment{file: f, mode: unix.O_RDWR, options: options, sole: true}
 	if options.ReadOnly {
 		a.mode = unix.O_RDONLY
 	}
@@ -98,7 +98,7 @@ func (m *Manager) reuse(ctx context.Context, f backing, options AttachOptions) (
 }
 
 // dropOwn detaches devices that an earlier call of this package attached beside another program's device, before its
-// process was killed. These are unclaimed devices with the caller's label. It returns the devices that remain.
+// process was killed. These are devices with the caller's label that are not in exclusive use. It returns the devices that remain.
 func (m *Manager) dropOwn(ctx context.Context, found []Device, label string) []Device {
 	var others, left []Device
 	for _, d := range found {
@@ -139,7 +139,7 @@ type attachment struct {
 	file    backing
 	mode    int
 	options AttachOptions
-	alone   bool // whether no other device may have the file
+	sole    bool // no other device may have the file
 }
 
 // errTaken says that another program was faster. The next device may be free.
@@ -176,51 +176,50 @@ func (m *Manager) attachOnce(ctx context.Context, a attachment) (Device, error) 
 	if err != nil {
 		return Device{}, err
 	}
-	if !a.alone || m.index.isAlone(device, a.file.id) {
+	if !a.sole || m.index.isSole(device, a.file.id) {
 		node.close()
 		return device, nil
 	}
 	// The file has a device from here on, so the check must run even if the caller has left.
-	return m.proveAlone(context.WithoutCancel(ctx), a, device, node)
+	return m.proveSole(context.WithoutCancel(ctx), a, device, node)
 }
 
-// proveAlone checks whether another device has the file too. It claims its own device meanwhile, so no program can mount
-// it, and detaches it if another one has the file. It closes node, which keeps the file on the device until the claim is
-// made.
-func (m *Manager) proveAlone(ctx context.Context, a attachment, device Device, node handle) (Device, error) {
-	if claim, err := m.claim(ctx, device.Number); err == nil {
+// proveSole checks whether another device has the file too. It opens its own device with O_EXCL meanwhile, so no program can
+// mount it, and detaches it if another one has the file. It closes node, which keeps the file on the device until then.
+func (m *Manager) proveSole(ctx context.Context, a attachment, device Device, node handle) (Device, error) {
+	if exclusive, err := m.openExclusively(ctx, device.Number); err == nil {
 		node.close()
-		node = claim
+		node = exclusive
 	}
 	defer node.close()
 	if err := m.index.catchUp(ctx, device.DiskSeq); err != nil {
-		return Device{}, errors.Join(err, withdraw(ctx, node, device))
+		return Device{}, errors.Join(err, undoAttach(ctx, node, device))
 	}
 	found, err := m.index.having(a.file)
 	if err == nil && len(found) == 1 && found[0].Number == device.Number {
 		return device, nil
 	}
-	if undo := withdraw(ctx, node, device); err != nil || undo != nil {
+	if undo := undoAttach(ctx, node, device); err != nil || undo != nil {
 		return Device{}, errors.Join(err, undo)
 	}
 	return m.reuse(ctx, a.file, a.options)
 }
 
-// withdraw detaches a device that this call has attached and still has open. Until all other programs have closed the
-// device, the file stays on it and could be mounted, so withdraw keeps its claim until then.
-func withdraw(ctx context.Context, node handle, device Device) error {
+// undoAttach detaches a device that this call has attached and still has open. Until all other programs have closed the device,
+// the file stays on it and could be mounted. So undoAttach keeps it open with O_EXCL until then.
+func undoAttach(ctx context.Context, node handle, device Device) error {
 	wait := newWaiter()
 	err := clearFile(node)
-	for range maxLinger {
+	for range maxDetachChecks {
 		if isGone(err) {
 			return nil
 		}
-		if err != nil || !node.claimed || wait.next(ctx) != nil {
+		if err != nil || !node.exclusive || wait.next(ctx) != nil {
 			break
 		}
 		err = clearAgain(node, device)
 	}
-	return fmt.Errorf("cannot take %s off again: detach it: %w", device.Path, &InUseError{Path: device.Path, Pending: true})
+	return fmt.Errorf("cannot undo the attachment of %s: detach it: %w", device.Path, &InUseError{Path: device.Path, Pending: true})
 }
 
 // whileNot locks the file and calls do, unless refused reports true for one of the file's devices.

@@ -56,7 +56,7 @@ func stepsToFreeDevice(t *testing.T, m *Manager, a attachment) int {
 	for range maxAttempt {
 		number, err := freeNumber()
 		require.NoError(t, err)
-		err = m.changes.configureClaimed(number, a)
+		err = m.changes.configureExclusively(number, a)
 		if err == nil {
 			return number
 		}
@@ -66,8 +66,8 @@ func stepsToFreeDevice(t *testing.T, m *Manager, a attachment) int {
 	return 0
 }
 
-// TestNoLookBetweenChangesOfOurOwn: the number of a detachment is found out by the change that follows it, be it of the
-// same device or of another one. Somebody else may change a disk at any time, so that it is tried more than once.
+// TestNoLookBetweenChangesOfOurOwn: the change after a detachment reads the number of the detachment, for the same device or for
+// another one. Another program may change a disk at any time, so the test tries more than once.
 func TestNoLookBetweenChangesOfOurOwn(t *testing.T) {
 	mounttest.RequireRoot(t)
 	m, dir := New(Options{}), t.TempDir()
@@ -105,9 +105,9 @@ func TestNoLookBetweenChangesOfOurOwn(t *testing.T) {
 	t.Fatal("every attachment would look at all devices")
 }
 
-// TestNobodyElsesDeviceIsClaimed takes a device for free that has got another's file since. The kernel mounts nothing that is
-// claimed, so that its owner must be able to claim it, as a mount does, at any moment.
-func TestNobodyElsesDeviceIsClaimed(t *testing.T) {
+// TestAForeignDeviceIsNotOpenedExclusively attaches to a device that was free and has another program's file since. The kernel does not mount
+// a device that is open exclusively, so its owner must be able to open it with O_EXCL, as a mount does, at any moment.
+func TestAForeignDeviceIsNotOpenedExclusively(t *testing.T) {
 	mounttest.RequireRoot(t)
 	m := New(Options{})
 	theirs, err := m.Attach(t.Context(), imageOf(t, "theirs"), AttachOptions{})
@@ -149,13 +149,13 @@ func imageOf(t *testing.T, name string) string {
 	return path
 }
 
-// TestWhatIsWithdrawnIsClaimedUntilOthersHaveClosedIt: whoever has opened it is perhaps about to mount it.
-func TestWhatIsWithdrawnIsClaimedUntilOthersHaveClosedIt(t *testing.T) {
+// TestADeviceStaysExclusiveUntilOthersHaveClosedIt: another process that has opened the device may be about to mount it.
+func TestADeviceStaysExclusiveUntilOthersHaveClosedIt(t *testing.T) {
 	mounttest.RequireRoot(t)
 	m := New(Options{})
 	device, err := m.Attach(t.Context(), imageOf(t, "image"), AttachOptions{})
 	require.NoError(t, err)
-	claim, err := m.claim(t.Context(), device.Number)
+	claim, err := m.openExclusively(t.Context(), device.Number)
 	require.NoError(t, err)
 	defer claim.close()
 	other, err := open(device.Path, unix.O_RDONLY)
@@ -167,7 +167,7 @@ func TestWhatIsWithdrawnIsClaimedUntilOthersHaveClosedIt(t *testing.T) {
 	}
 	result := make(chan outcome, 1)
 	go func() {
-		err := withdraw(t.Context(), claim, device)
+		err := undoAttach(t.Context(), claim, device)
 		result <- outcome{err, closing.Load()}
 	}()
 	for told := false; !told; {
@@ -207,7 +207,7 @@ func TestAFileThatGotADeviceMeanwhileGetsNoSecondOne(t *testing.T) {
 	require.NoError(t, ours.index.catchUp(t.Context(), 0))
 	ours.index.scanned(math.MaxInt64, nil, nil) // whatever others change on this machine
 
-	device, err := ours.attachFree(t.Context(), attachment{file: f, mode: unix.O_RDWR, alone: true})
+	device, err := ours.attachFree(t.Context(), attachment{file: f, mode: unix.O_RDWR, sole: true})
 	require.NoError(t, err)
 	if device.Number != theirs.Number {
 		t.Cleanup(func() { assert.NoError(t, ours.Detach(context.WithoutCancel(t.Context()), device)) })
@@ -215,7 +215,7 @@ func TestAFileThatGotADeviceMeanwhileGetsNoSecondOne(t *testing.T) {
 	assert.Equal(t, theirs.Path, device.Path)
 }
 
-// asked calls look whenever somebody asks whether it has ended, as each step of a call does.
+// asked is a context that calls look at each call of Err. Each step of a call calls Err.
 type asked struct {
 	context.Context //nolint:containedctx // it is one
 	look            func()
@@ -226,7 +226,7 @@ func (a asked) Err() error {
 	return a.Context.Err()
 }
 
-func TestADeviceIsClaimedUntilItIsProvenToBeAlone(t *testing.T) {
+func TestADeviceIsExclusiveUntilItIsProvenToBeTheOnlyOne(t *testing.T) {
 	mounttest.RequireRoot(t)
 	m := New(Options{})
 	opened, err := open(imageOf(t, "image"), unix.O_RDWR)
@@ -248,7 +248,7 @@ func TestADeviceIsClaimedUntilItIsProvenToBeAlone(t *testing.T) {
 			claim.close()
 		}
 	}
-	found, err := m.proveAlone(asked{t.Context(), look}, a, device, node)
+	found, err := m.proveSole(asked{t.Context(), look}, a, device, node)
 	require.NoError(t, err)
 	assert.Equal(t, device.Number, found.Number)
 	require.NotEmpty(t, claims)

@@ -17,7 +17,7 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-// bare attaches and detaches by nothing but the system calls that it takes: what nobody can be faster than.
+// bare attaches and detaches by the necessary system calls only: the lower limit.
 func bare(b *testing.B, control int, file string) {
 	back, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	require.NoError(b, err)
@@ -66,7 +66,7 @@ func BenchmarkAttachDetach(b *testing.B) {
 					pair(b, manager, file)
 				}
 			})
-			b.Run("impl=beside-somebody-else", func(b *testing.B) {
+			b.Run("impl=beside-another-program", func(b *testing.B) {
 				manager := loop.New(loop.Options{})
 				for b.Loop() {
 					b.StopTimer()
@@ -94,7 +94,7 @@ func removeNew(b *testing.B, control int) {
 		for _, path := range after {
 			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "loop"))
 			if err == nil && !slices.Contains(before, path) {
-				_ = unix.IoctlSetInt(control, unix.LOOP_CTL_REMOVE, number) // somebody may use it
+				_ = unix.IoctlSetInt(control, unix.LOOP_CTL_REMOVE, number) // another process may use it
 			}
 		}
 	})

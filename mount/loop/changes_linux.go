@@ -18,9 +18,9 @@ func (c *changes) attach(ctx context.Context, a attachment) (Device, handle, err
 	return c.attachTo(number, a)
 }
 
-// attachTo gives the file to the device with that number. The device is not claimed (O_EXCL) before: it may have got another's
-// file since it was free, and while it is claimed its owner cannot mount it. The kernel itself refuses to give a file to a
-// device that has one, or that a process has claimed.
+// attachTo gives the file to the device with that number. It does not open the device with O_EXCL: another program may have
+// attached a file since, and could not mount it meanwhile. The kernel refuses to give a file to a device that has one, or that is
+// in exclusive use.
 func (c *changes) attachTo(number int, a attachment) (Device, handle, error) {
 	node, err := c.nodes.open(number, a.mode)
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *changes) attachTo(number int, a attachment) (Device, handle, error) {
 func (c *changes) configure(node handle, number int, a attachment) (Device, error) {
 	err := configureNode(node, a)
 	if errors.Is(err, errNotInOneStep) {
-		err = c.configureClaimed(number, a)
+		err = c.configureExclusively(number, a)
 	}
 	if err != nil {
 		return Device{}, fmt.Errorf("cannot configure %s: %w", node.name, takenOr(err))
@@ -51,22 +51,22 @@ func (c *changes) configure(node handle, number int, a attachment) (Device, erro
 		return Device{}, errors.Join(err, clearFile(node))
 	}
 	device.BackingPath = a.file.realPath()
-	c.rows.own(number, row{seq: device.DiskSeq, state: rowAttached, id: a.file.id})
+	c.rows.setOwn(number, row{seq: device.DiskSeq, state: rowAttached, id: a.file.id})
 	return device, nil
 }
 
-// configureClaimed claims the device, so that no other process can mount it between two steps.
-func (c *changes) configureClaimed(number int, a attachment) error {
-	claim, err := c.nodes.open(number, a.mode|unix.O_EXCL)
+// configureExclusively opens the device with O_EXCL: no other process can mount it between two steps.
+func (c *changes) configureExclusively(number int, a attachment) error {
+	node, err := c.nodes.open(number, a.mode|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
-	defer claim.close()
-	return configureInSteps(claim, a)
+	defer node.close()
+	return configureInSteps(node, a)
 }
 
-// detach takes the file off an open device and closes that. It reports whether the device may still have the file. EBUSY says that the
-// device is claimed.
+// detach detaches the file from an open device and closes it. It reports whether the device may still have the file. EBUSY: the
+// device is in exclusive use.
 func (c *changes) detach(ctx context.Context, node handle, device Device) (lingers bool, err error) {
 	defer c.begin(ctx)()
 	c.settle(node, device.Number)
@@ -86,8 +86,8 @@ func (c *changes) detach(ctx context.Context, node handle, device Device) (linge
 	return lingers, err
 }
 
-// settle finds out the number of the detachment before, so that the change that comes next is seen to follow it. node is
-// the open node of the device with that number. Detach leaves this to the next change, which has that device open anyway.
+// settle reads the sequence number of the last detachment. The next change can then be seen to follow it. node is the open node
+// of the device with that number. Detach leaves this to the next change, which mostly opens the same device.
 func (c *changes) settle(node handle, number int) {
 	switch before := c.takePending(); before {
 	case noDevice:
@@ -98,7 +98,7 @@ func (c *changes) settle(node handle, number int) {
 	}
 }
 
-// noteFree keeps that a device was detached, if it is still free.
+// noteFree records that a device was detached, if it is still free.
 func (c *changes) noteFree(number int) {
 	node, err := c.nodes.open(number, unix.O_RDONLY)
 	if err != nil {
@@ -108,13 +108,13 @@ func (c *changes) noteFree(number int) {
 	c.noteFreeNode(node, number)
 }
 
-// noteFreeNode asks for the number first: should the device get another file meanwhile, its number is another.
+// noteFreeNode reads the sequence number first: if the device gets another file meanwhile, the number changes.
 func (c *changes) noteFreeNode(node handle, number int) {
-	seq, err := node.ask(unix.BLKGETDISKSEQ)
+	seq, err := node.ioctlUint64(unix.BLKGETDISKSEQ)
 	if err != nil {
 		return
 	}
 	if _, err := status(node); isGone(err) {
-		c.rows.own(number, row{seq: seq, state: rowFree})
+		c.rows.setOwn(number, row{seq: seq, state: rowFree})
 	}
 }

@@ -90,7 +90,7 @@ func clearFile(node handle) error {
 
 // clearAgain checks whether the first clearFile has detached the file: then its error matches [isGone]. It clears again
 // and does not read the device's state, because others may have the device open and wait for a dead filesystem. This is
-// safe: the device is claimed, and since long before Linux 5.15 no program can attach a file to a claimed device.
+// safe: the device is open with O_EXCL, and since long before Linux 5.15 no program can attach a file to such a device.
 // Without sequence numbers it only reads the state.
 func clearAgain(node handle, device Device) error {
 	if device.DiskSeq != 0 {

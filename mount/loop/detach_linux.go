@@ -11,8 +11,8 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// maxLinger is how often a device that is about to go is looked at before it counts as held: about a second.
-const maxLinger = 28
+// maxDetachChecks is how often a detach is checked before the device counts as in use: about a second.
+const maxDetachChecks = 28
 
 func (m *Manager) detach(ctx context.Context, device Device) error {
 	if err := abandonable.Begin(ctx, "LOOP_CLR_FD"); err != nil {
@@ -28,15 +28,15 @@ func (m *Manager) detach(ctx context.Context, device Device) error {
 	return m.waitGone(ctx, device)
 }
 
-// beginDetach tells the kernel to detach the device if it still has the file. False says that the device is free, or has
-// another file, which is proven.
+// beginDetach tells the kernel to detach the device if it still has the file. False: the device is proven to be free, or to have
+// another file.
 func (m *Manager) beginDetach(ctx context.Context, device Device) (bool, error) {
-	node, err := m.claim(ctx, device.Number)
+	node, err := m.openExclusively(ctx, device.Number)
 	switch {
 	case isGone(err):
 		return false, nil
 	case errors.Is(err, unix.EBUSY):
-		return false, m.claimedError(device)
+		return false, m.inUseError(device)
 	case err != nil:
 		return false, err
 	}
@@ -45,25 +45,25 @@ func (m *Manager) beginDetach(ctx context.Context, device Device) (bool, error) 
 		node.close()
 		return false, err
 	}
-	// What was written to the device itself goes to the file now, so that the close need not wait for it.
+	// Write the dirty pages of the device to the file now: otherwise the close would wait for them.
 	_ = unix.SyncFileRange(node.fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 	lingers, err := m.changes.detach(ctx, node, device)
 	if errors.Is(err, unix.EBUSY) {
-		return false, m.claimedError(device)
+		return false, m.inUseError(device)
 	}
 	return lingers, err
 }
 
-// maxClaim is how often a claim is tried: a process that attaches or detaches a device claims it for a moment.
-const maxClaim = 5
+// maxExclusiveOpens limits the attempts of openExclusively: other users of this package open a device with O_EXCL for a moment.
+const maxExclusiveOpens = 5
 
-// claim opens the device for this call alone.
-func (m *Manager) claim(ctx context.Context, number int) (handle, error) {
+// openExclusively opens the device with O_EXCL.
+func (m *Manager) openExclusively(ctx context.Context, number int) (handle, error) {
 	wait := newWaiter()
 	for try := 1; ; try++ {
 		node, err := m.nodes.open(number, unix.O_RDONLY|unix.O_EXCL)
-		node.claimed = err == nil
-		if !errors.Is(err, unix.EBUSY) || try == maxClaim {
+		node.exclusive = err == nil
+		if !errors.Is(err, unix.EBUSY) || try == maxExclusiveOpens {
 			return node, err
 		}
 		if ctxErr := wait.next(ctx); ctxErr != nil {
@@ -72,8 +72,8 @@ func (m *Manager) claim(ctx context.Context, number int) (handle, error) {
 	}
 }
 
-// claimedError is nil for a device that has another file by now.
-func (m *Manager) claimedError(device Device) error {
+// inUseError returns an *InUseError, or nil if the device has another file by now.
+func (m *Manager) inUseError(device Device) error {
 	has, err := m.inspector.has(device)
 	if err != nil || !has {
 		return err
@@ -81,11 +81,11 @@ func (m *Manager) claimedError(device Device) error {
 	return &InUseError{Path: device.Path, Holders: mountedBy(device)}
 }
 
-// stillHas reports whether an open device still has its file. One with the number of the attachment has. Otherwise it is
-// the file that counts, for the same one may have been attached once more.
+// stillHas reports whether an open device still has its file. If the sequence number is the same, it does. Otherwise stillHas
+// compares the files: the same file may have been attached again.
 func stillHas(node handle, device Device) (bool, error) {
 	if device.DiskSeq != 0 {
-		if seq, err := node.ask(unix.BLKGETDISKSEQ); err == nil && seq == device.DiskSeq {
+		if seq, err := node.ioctlUint64(unix.BLKGETDISKSEQ); err == nil && seq == device.DiskSeq {
 			return true, nil
 		}
 	}
@@ -97,11 +97,11 @@ func sameFile(a, b Device) bool {
 	return a.BackingDevice == b.BackingDevice && a.BackingInode == b.BackingInode
 }
 
-// waitGone proves that the device is free or has another file. A process that merely reads the device, as udev does when it
-// changes, makes the kernel put the detachment off until the last close, which is soon.
+// waitGone waits until the device is proven to be free or to have another file. A process that only reads the device, such as
+// udev after a change, makes the kernel delay the detach until the last close.
 func (m *Manager) waitGone(ctx context.Context, device Device) error {
 	wait := newWaiter()
-	for range maxLinger {
+	for range maxDetachChecks {
 		has, err := m.inspector.has(device)
 		if err != nil {
 			return fmt.Errorf("cannot tell whether %s is detached: %w: %w", device.Path, mount.ErrUncertain, err)

@@ -307,7 +307,7 @@ func TestDetachLeavesAnotherFileAlone(t *testing.T) {
 	require.NoError(t, loops.Detach(t.Context(), mine))
 }
 
-func TestDetachWhileClaimed(t *testing.T) {
+func TestDetachOfADeviceInExclusiveUse(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
 	device := attach(t, path, loop.AttachOptions{})
@@ -329,13 +329,13 @@ func TestDetachWhileClaimed(t *testing.T) {
 }
 
 // Who has a device alone for a moment is waited for; a mount is none of these.
-func TestAwaitUnclaimed(t *testing.T) {
+func TestAwaitReleased(t *testing.T) {
 	mounttest.RequireRoot(t)
 	requireFormat(t, "ext4")
 	path := backing(t)
 	require.NoError(t, format.Make(t.Context(), path, format.MakeOptions{FSType: "ext4"}))
 	device := attach(t, path, loop.AttachOptions{})
-	mounted, err := loops.AwaitUnclaimed(t.Context(), device.Path)
+	mounted, err := loops.AwaitReleased(t.Context(), device.Path)
 	require.NoError(t, err)
 	assert.False(t, mounted)
 
@@ -343,18 +343,18 @@ func TestAwaitUnclaimed(t *testing.T) {
 	require.NoError(t, err)
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err = loops.AwaitUnclaimed(soon, device.Path)
+	_, err = loops.AwaitReleased(soon, device.Path)
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits")
-	_, err = loop.New(loop.Options{}).AwaitUnclaimed(t.Context(), device.Path)
+	_, err = loop.New(loop.Options{}).AwaitReleased(t.Context(), device.Path)
 	require.ErrorIs(t, err, loop.ErrInUse, "it does not wait for ever")
 	require.NoError(t, holder.Close())
-	mounted, err = loop.New(loop.Options{}).AwaitUnclaimed(t.Context(), device.Path)
+	mounted, err = loop.New(loop.Options{}).AwaitReleased(t.Context(), device.Path)
 	require.NoError(t, err)
 	assert.False(t, mounted)
 
 	dir := t.TempDir()
 	require.NoError(t, unix.Mount(device.Path, dir, "ext4", 0, ""))
-	mounted, err = loop.New(loop.Options{}).AwaitUnclaimed(t.Context(), device.Path)
+	mounted, err = loop.New(loop.Options{}).AwaitReleased(t.Context(), device.Path)
 	assert.NoError(t, err)
 	assert.True(t, mounted)
 	require.NoError(t, unix.Unmount(dir, 0))
@@ -414,7 +414,7 @@ func TestWhileDetached(t *testing.T) {
 			done <- err
 		}()
 		cancel()
-		assert.ErrorIs(t, <-done, context.Canceled, "nobody attaches meanwhile")
+		assert.ErrorIs(t, <-done, context.Canceled, "no process attaches meanwhile")
 		return os.ErrProcessDone
 	})
 	require.ErrorIs(t, err, os.ErrProcessDone, "the error of the function")

@@ -4,9 +4,9 @@
 //
 // A backing file is a regular file whose bytes a loop device shows as a block device. It is identified by its device number
 // and inode, never by its path: a path can be renamed, can lead through a link, and reads differently in another mount
-// namespace. A device is attached while it has a backing file, and free otherwise. A device is claimed while it is mounted
-// in any mount namespace, or while a process has it open with O_EXCL. It lingers after a detach while a process still has it
-// open: the kernel then detaches it at the last close.
+// namespace. A device is attached while it has a backing file, and free otherwise. A device is in exclusive use while it is
+// mounted in any mount namespace, or while a process has it open with O_EXCL. It lingers after a detach while a process still has
+// it open: the kernel then detaches it at the last close.
 //
 // # A life
 //
@@ -28,14 +28,14 @@
 // Other programs, such as losetup(8), take no lock. Against them [Manager.Attach] promises this: at one moment of the call
 // no other device had the file. That is the moment at which the kernel began to attach the returned device, or at which
 // Attach found it. If another program attached the file before, or had begun to, Attach finds that. It then returns that
-// device or an error that matches [ErrInUse], never a second device, and detaches its own. It claims its own device as soon
-// as that has the file, and while it looks at the others, so no program can mount it. When it detaches its own, it keeps the
-// claim until other processes have closed the device, up to about a second. A program that attaches the file once more after
+// device or an error that matches [ErrInUse], never a second device, and detaches its own. It opens its own device with O_EXCL as
+// soon as that has the file, and while it looks at the others, so no program can mount it. When it detaches its own, it keeps it
+// open until other processes have closed the device, up to about a second. A program that attaches the file once more after
 // that moment is not prevented, because the kernel has no means for that; [Manager.Find] reports it.
 //
 // Attach disturbs no other program. Another program may take a free device a moment later, and the kernel refuses to mount a
-// device that is claimed elsewhere. So Attach claims a device only when that has its file. If two programs want one device,
-// the kernel decides. (Kernels before 5.8 take two steps, and need the claim before the first.)
+// device that is in exclusive use elsewhere. So Attach opens a device with O_EXCL only when that has its file. If two programs
+// want one device, the kernel decides. (Kernels before 5.8 take two steps, and need O_EXCL before the first.)
 //
 // # Cost
 //
@@ -49,8 +49,8 @@
 //
 // # Detached means detached
 //
-// LOOP_CLR_FD succeeds on a device that is still open elsewhere, and then only schedules the detach. [Manager.Detach] first
-// claims the device, which fails while it is mounted in any mount namespace. Afterwards it reads the backing file from the
+// LOOP_CLR_FD succeeds on a device that is still open elsewhere, and then only schedules the detach. [Manager.Detach] first opens
+// the device with O_EXCL, which fails while it is mounted in any mount namespace. Afterwards it reads the backing file from the
 // kernel, and returns nil if there is none, or another one. While the device is open here it keeps its file, so Detach never
 // detaches another file.
 //

@@ -46,11 +46,11 @@ func regular(ctx context.Context, file handle) (backing, error) {
 	if err != nil {
 		return backing{}, err
 	}
-	return asItIs(file, st)
+	return currentBacking(file, st)
 }
 
-// asItIs asks how long the file is now and how many names it has. st is an earlier answer, for what never changes.
-func asItIs(file handle, st unix.Stat_t) (backing, error) {
+// currentBacking asks how long the file is now and how many names it has. st is an earlier answer, for what never changes.
+func currentBacking(file handle, st unix.Stat_t) (backing, error) {
 	var size int64
 	var links uint64
 	var fresh unix.Statx_t
@@ -82,20 +82,20 @@ func statRegular(ctx context.Context, file handle) (unix.Stat_t, error) {
 	return st, err
 }
 
-// Waiting for others: how long between two looks, and how often at most where the other should be gone in a moment.
+// How long to wait between two attempts, and how many attempts to make if another process should end its use in a moment.
 const (
 	pause      = 200 * time.Microsecond
 	maxPause   = 50 * time.Millisecond
 	maxAttempt = 64
 )
 
-// lock takes the lock of a backing file against every other user of this package. It ends with what is returned and, when
-// the file is our own, with the closing of that.
+// lock locks a backing file against every other user of this package. unlock releases the lock, unless the file is this package's
+// own: then closing the file does.
 func lock(ctx context.Context, file handle) (unlock func(), err error) {
 	if err := abandonable.Begin(ctx, "flock"); err != nil {
 		return nil, err
 	}
-	if !file.borrowed {
+	if !file.fromCaller {
 		return func() {}, flock(ctx, file)
 	}
 	locked, err := file.reopen(unix.O_RDONLY)

@@ -45,7 +45,7 @@ func (f foreign) try(config *unix.LoopConfig) (number int, done bool) {
 	require.NoError(f.t, err)
 	node, err := unix.Open(fmt.Sprintf("/dev/loop%d", number), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, false // somebody has claimed it
+		return 0, false // another process has it open exclusively
 	}
 	defer unix.Close(node)
 	return number, unix.IoctlLoopConfigure(node, config) == nil
@@ -56,7 +56,7 @@ func (f foreign) detach(number int) {
 	if err != nil {
 		return
 	}
-	_, _ = unix.IoctlRetInt(node, unix.LOOP_CLR_FD) // somebody may have been faster
+	_, _ = unix.IoctlRetInt(node, unix.LOOP_CLR_FD) // another process may have been faster
 	unix.Close(node)
 }
 
@@ -124,7 +124,7 @@ func TestAttachKeepsALeftoverThatIsUsed(t *testing.T) {
 	}
 }
 
-func TestDetachOfADeviceThatSomebodyElseHasByNow(t *testing.T) {
+func TestDetachOfADeviceThatHasAnotherFileByNow(t *testing.T) {
 	m, path := knowing(t)
 	stale, err := m.Attach(t.Context(), path, loop.AttachOptions{})
 	require.NoError(t, err)
@@ -185,8 +185,8 @@ func TestCompetingAttachersNeverShareADevice(t *testing.T) {
 	group.Wait()
 }
 
-// TestAttachAgainstSomebodyWithTheSameFile holds that whatever comes of such a race, nothing of ours is left.
-func TestAttachAgainstSomebodyWithTheSameFile(t *testing.T) {
+// TestAttachAgainstAnotherProgramWithTheSameFile holds that Attach leaves no device of its own when it loses such a race.
+func TestAttachAgainstAnotherProgramWithTheSameFile(t *testing.T) {
 	mounttest.RequireRoot(t)
 	path := backing(t)
 	var group sync.WaitGroup

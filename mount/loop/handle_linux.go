@@ -14,18 +14,18 @@ import (
 	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
-// handle is a descriptor of ours. It is used by one goroutine, which closes it.
+// handle is an open descriptor. One goroutine uses and closes it.
 type handle struct {
 	fd   int
 	name string
-	// real is the path of the file as the kernel has it, where that is known without asking.
+	// real is the path of the file in the kernel, if it is known without a system call.
 	real string
-	// borrowed says that the description is the caller's, who must not get a lock of ours with it.
-	borrowed bool
-	// rdev is the number of the device, where it is the node of one that openNode has opened.
+	// fromCaller: the open file description is the caller's. A flock on it would stay after the call.
+	fromCaller bool
+	// rdev is the device number, if this is a node that nodes.open has opened.
 	rdev uint64
-	// claimed says that this handle claims the device: no other program can claim or mount it, or give it a file.
-	claimed bool
+	// exclusive: the device is open with O_EXCL. No other program can do the same, mount it, or give it a file.
+	exclusive bool
 }
 
 // open opens path without following a link at its end. O_NONBLOCK keeps a FIFO from waiting for its other end.
@@ -41,8 +41,7 @@ func open(path string, flags int) (handle, error) {
 	return handle{fd: fd, name: path}, nil
 }
 
-// openReal is open for reading, and knows the real path of what it has opened when no part of path is a link. Where that
-// is not so, or the kernel is older than 5.6, it is open.
+// openReal is open for reading. If no part of path is a link, it also sets handle.real. This takes Linux 5.6.
 func openReal(path string) (handle, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK,
@@ -69,8 +68,8 @@ func (h handle) stat() (unix.Stat_t, error) {
 	return st, nil
 }
 
-// reopen opens the very file of a descriptor again, as a description of its own. A lock on it ends with it, and a device
-// that is given it keeps no lock of ours.
+// reopen opens the same file again, with an open file description of its own. A lock on it ends when it is closed. A device that
+// gets this description as its backing file does not keep a lock.
 func (h handle) reopen(flags int) (handle, error) {
 	fd, err := unix.Open(h.proc(), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -79,10 +78,10 @@ func (h handle) reopen(flags int) (handle, error) {
 	return handle{fd: fd, name: h.name, real: h.real}, nil
 }
 
-// proc is a path that leads to the very file of the descriptor.
+// proc is a path that leads to the same file as the descriptor.
 func (h handle) proc() string { return "/proc/self/fd/" + strconv.Itoa(h.fd) }
 
-// realPath returns the path of the file as the kernel has it, or nothing.
+// realPath returns the path of the file in the kernel, or "".
 func (h handle) realPath() string {
 	if h.real != "" {
 		return h.real
@@ -94,8 +93,8 @@ func (h handle) realPath() string {
 	return path
 }
 
-// ask makes an ioctl that returns a number of 64 bits.
-func (h handle) ask(request uint) (uint64, error) {
+// ioctlUint64 calls an ioctl that returns a number of 64 bits.
+func (h handle) ioctlUint64(request uint) (uint64, error) {
 	var value uint64
 	err := ignoringEINTR(func() error {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(h.fd), uintptr(request), uintptr(unsafe.Pointer(&value)))
@@ -107,11 +106,11 @@ func (h handle) ask(request uint) (uint64, error) {
 	return value, err
 }
 
-// withHandle calls do with the descriptor of a file of the caller's, which stays open meanwhile.
+// withHandle calls do with the descriptor of the caller's file, which stays open meanwhile.
 func withHandle[T any](file *os.File, do func(handle) (T, error)) (T, error) {
 	var result T
 	err := descriptor.With(file, func(fd int) (err error) {
-		result, err = do(handle{fd: fd, name: file.Name(), borrowed: true})
+		result, err = do(handle{fd: fd, name: file.Name(), fromCaller: true})
 		return err
 	})
 	return result, err

@@ -99,7 +99,7 @@ func TestAttachOnAHungFilesystem(t *testing.T) {
 	}
 }
 
-func TestADeviceOnAHungFilesystemHoldsUpNobody(t *testing.T) {
+func TestADeviceOnAHungFilesystemDelaysNoOther(t *testing.T) {
 	w := newHungWorld(t)
 	device, err := w.m.Attach(t.Context(), w.image, loop.AttachOptions{})
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestDetachFromAHungFilesystemWhileTheDeviceIsOpen(t *testing.T) {
 	patience, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err = w.m.Detach(patience, device)
-	require.ErrorIs(t, err, loop.ErrInUse, "it goes with the last close, and nobody needs the server to say so")
+	require.ErrorIs(t, err, loop.ErrInUse, "the last close detaches it, without a query of the server")
 	require.ErrorIs(t, err, mount.ErrUncertain)
 	require.NoError(t, reader.Close())
 	w.fuse.Heal()

@@ -61,7 +61,7 @@ func inspectNode(node handle, number int) (Device, bool, error) {
 	if err != nil {
 		return Device{}, false, fmt.Errorf("LOOP_GET_STATUS64 of %q: %w: %w", node.name, errNoAnswer, err)
 	}
-	seq, err := node.ask(unix.BLKGETDISKSEQ)
+	seq, err := node.ioctlUint64(unix.BLKGETDISKSEQ)
 	if err != nil {
 		seq = 0
 	}
@@ -96,11 +96,11 @@ func sysBacking(number int) (path string, deleted bool) {
 	return strings.CutSuffix(strings.TrimSuffix(string(content), "\n"), deletedMark)
 }
 
-// askLimit is how long to wait for the answer of a device that is not the caller's own. A device answers in a microsecond,
+// queryLimit is how long to wait for the answer of a device that is not the caller's own. A device answers in a microsecond,
 // unless the filesystem of its backing file hangs.
-const askLimit = 250 * time.Millisecond
+const queryLimit = 250 * time.Millisecond
 
-// within calls ask for a device. It abandons the call when ctx ends, or after limit; a limit of zero means none.
+// within calls ioctlUint64 for a device. It abandons the call when ctx ends, or after limit; a limit of zero means none.
 func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 	ask func(number int) (Device, bool, error),
 ) (Device, bool, error) {

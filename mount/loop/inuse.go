@@ -33,7 +33,7 @@ func (e *InUseError) Error() string {
 	if e.Pending {
 		fmt.Fprintf(&b, "%s is still open and will be detached with its last close", e.Path)
 	} else {
-		fmt.Fprintf(&b, "%s is mounted, perhaps in another mount namespace, or claimed: unmount it first", e.Path)
+		fmt.Fprintf(&b, "%s is mounted, perhaps in another mount namespace, or opened exclusively: unmount it first", e.Path)
 	}
 	for _, h := range e.Holders {
 		if h.MountPath != "" {

@@ -35,7 +35,7 @@ type Device struct {
 	// Major and Minor are the device's number, as the mount table shows it.
 	Major, Minor uint32
 	// DiskSeq is the number that the kernel gave to this attachment, which no other one ever gets until the next boot; 0
-	// where the kernel has no such numbers (before Linux 5.15). With it [Manager.Detach] need not ask the filesystem of the
+	// where the kernel has no such numbers (before Linux 5.15). With it [Manager.Detach] need not ioctlUint64 the filesystem of the
 	// backing file, which may hang, whether the device still has the file.
 	DiskSeq uint64
 	// BackingDevice and BackingInode identify the backing file: st_dev, in the kernel's encoding, and st_ino.

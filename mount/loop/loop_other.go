@@ -57,4 +57,4 @@ func (*Manager) whileUnheld(context.Context, string, func() error) error { retur
 
 func opened(context.Context, string) (bool, error) { return false, unsupported() }
 
-func awaitUnclaimed(context.Context, string) (bool, error) { return false, unsupported() }
+func awaitReleased(context.Context, string) (bool, error) { return false, unsupported() }

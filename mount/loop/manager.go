@@ -211,20 +211,19 @@ func (m *Manager) WhileUnheld(ctx context.Context, path string, do func() error)
 	return m.whileUnheld(ctx, path, do)
 }
 
-// DeviceOpened reports whether an exclusive user has claimed the block device at path: it is mounted in any mount
-// namespace, part of another device, used as swap, or opened with O_EXCL. A missing path, or one that is no block
-// device, is not claimed. A device that a program only reads is not claimed either. DeviceOpened follows a symbolic
-// link. It implements the executor's port DeviceUse.
+// DeviceOpened reports whether the block device at path is in exclusive use: it is mounted in any mount namespace, part of
+// another device, used as swap, or opened with O_EXCL. A missing path, or one that is no block device, is not. A device that a
+// program only reads is not either. DeviceOpened follows a symbolic link. It implements the executor's port DeviceUse.
 func (m *Manager) DeviceOpened(ctx context.Context, path string) (bool, error) {
 	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return opened(ctx, path) })
 }
 
-// AwaitUnclaimed waits until the block device at path is not claimed, in the sense of [Manager.DeviceOpened], or is
-// mounted in any mount namespace. It reports whether it is mounted. Some programs claim a device briefly: those that
-// look for a free loop device, and those that check the filesystem, even after the process that started them has ended.
-// If a claim lasts longer than some seconds, the error matches [ErrInUse] and unix.EBUSY.
-func (m *Manager) AwaitUnclaimed(ctx context.Context, path string) (mounted bool, err error) {
-	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return awaitUnclaimed(ctx, path) })
+// AwaitReleased waits until the block device at path is not in exclusive use, in the sense of [Manager.DeviceOpened], or is
+// mounted in any mount namespace. It reports whether it is mounted. Some programs use a device exclusively for a moment: those
+// that look for a free loop device, and those that check the filesystem, even after the process that started them has ended.
+// If the use lasts longer than some seconds, the error matches [ErrInUse] and unix.EBUSY.
+func (m *Manager) AwaitReleased(ctx context.Context, path string) (mounted bool, err error) {
+	return abandonable.Value(ctx, m.calls, look(path), func(ctx context.Context) (bool, error) { return awaitReleased(ctx, path) })
 }
 
 // DeviceUse implements the executor's port DeviceUse for a program that has no Manager.

@@ -52,11 +52,11 @@ func TestDetachWhileAnotherNamespaceHasItMounted(t *testing.T) {
 	assert.Equal(t, loop.Holder{PID: child.Process.Pid, MountPath: dir}, inUse.Holders[0])
 	found, err := loops.Find(t.Context(), path)
 	require.NoError(t, err)
-	assert.Equal(t, device, found, "it is as it was, so that nobody attaches the file once more")
+	assert.Equal(t, device, found, "the device is found: the file is not attached once more")
 	opened, err := loops.DeviceOpened(t.Context(), device.Path)
 	require.NoError(t, err)
 	assert.True(t, opened)
-	mounted, err := loops.AwaitUnclaimed(t.Context(), device.Path)
+	mounted, err := loops.AwaitReleased(t.Context(), device.Path)
 	require.NoError(t, err)
 	assert.True(t, mounted)
 
@@ -90,8 +90,8 @@ func TestDetachOfATruncatedAndDeletedFile(t *testing.T) {
 	requireDetached(t, gone)
 }
 
-// TestDetachWhileTheFilesystemOfItsFileIsDead: the kernel cannot even say then which file a device has that somebody still
-// reads, and that is no answer that it has none.
+// TestDetachWhileTheFilesystemOfItsFileIsDead: the kernel cannot report the file of a device that a process still reads. That is
+// no proof that the device has none.
 func TestDetachWhileTheFilesystemOfItsFileIsDead(t *testing.T) {
 	mounttest.RequireRoot(t)
 	requireFormat(t, "xfs")

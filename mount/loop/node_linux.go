@@ -138,7 +138,7 @@ func freeNumber() (int, error) {
 	return number, nil
 }
 
-// opened claims the block device at path for an instant.
+// opened opens the block device at path with O_EXCL for an instant.
 func opened(ctx context.Context, path string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, fmt.Errorf("looking whether %q is in use: %w", path, context.Cause(ctx))
@@ -153,14 +153,14 @@ func opened(ctx context.Context, path string) (bool, error) {
 	if st.Mode()&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice {
 		return false, nil
 	}
-	return claimed(path)
+	return hasExclusiveUser(path)
 }
 
-// awaitUnclaimed waits for the program that has the device alone, unless that is a mount.
-func awaitUnclaimed(ctx context.Context, path string) (mounted bool, err error) {
+// awaitReleased waits until the device is not in exclusive use, unless it is mounted.
+func awaitReleased(ctx context.Context, path string) (mounted bool, err error) {
 	wait := newWaiter()
 	for range maxAttempt {
-		if claimed, err := opened(ctx, path); err != nil || !claimed {
+		if inUse, err := opened(ctx, path); err != nil || !inUse {
 			return false, err
 		}
 		if mounted, err := isMounted(path); err != nil || mounted {
@@ -193,7 +193,8 @@ func isMounted(path string) (bool, error) {
 	return false, nil
 }
 
-// isInTable looks for the block device at path in the mount tables that can be seen. One that is nowhere is held.
+// isInTable looks for the block device at path in the mount tables of all processes. If no table has it, the error is an
+// *InUseError.
 func isInTable(path string) (bool, error) {
 	rdev, err := numberAt(path)
 	if err != nil {
@@ -205,7 +206,7 @@ func isInTable(path string) (bool, error) {
 	return false, &InUseError{Path: path}
 }
 
-func claimed(path string) (bool, error) {
+func hasExclusiveUser(path string) (bool, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case err == nil:

@@ -41,7 +41,7 @@ func (m *Manager) resizeDevice(ctx context.Context, f backing, device Device) er
 		return fmt.Errorf("%s: %w", device.Path, ErrNotAttached)
 	}
 	want := sizeOf(f, now)
-	has, err := node.ask(unix.BLKGETSIZE64)
+	has, err := node.ioctlUint64(unix.BLKGETSIZE64)
 	if err != nil {
 		return fmt.Errorf("BLKGETSIZE64 of %s: %w", device.Path, err)
 	}
@@ -57,7 +57,7 @@ func (m *Manager) resizeDevice(ctx context.Context, f backing, device Device) er
 	if err := ignoringEINTR(func() error { return unix.IoctlSetInt(node.fd, unix.LOOP_SET_CAPACITY, 0) }); err != nil {
 		return fmt.Errorf("LOOP_SET_CAPACITY of %s: %w", device.Path, err)
 	}
-	has, err = node.ask(unix.BLKGETSIZE64)
+	has, err = node.ioctlUint64(unix.BLKGETSIZE64)
 	if err != nil {
 		return fmt.Errorf("BLKGETSIZE64 of %s: %w: %w", device.Path, mount.ErrUncertain, err)
 	}

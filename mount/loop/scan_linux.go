@@ -83,7 +83,7 @@ func (x index) refresh(ctx context.Context, d sysDevice) error {
 		x.put(d.number, row{})
 		return nil
 	}
-	found, err := x.askRow(ctx, d)
+	found, err := x.queryRow(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -92,10 +92,12 @@ func (x index) refresh(ctx context.Context, d sysDevice) error {
 	return nil
 }
 
-// askRow asks a device what it has. One that sysfs shows as free is asked, too: it may be about to get its file, and has
+// queryRow asks a device what it has. One that sysfs shows as free is asked, too: it may be about to get its file, and has
 // counted the change already. There is no filesystem yet that could make it hang.
-func (x index) askRow(ctx context.Context, d sysDevice) (row, error) {
-	ask := func() (Device, bool, error) { return x.inspector.within(ctx, askLimit, d.number, x.inspector.identify) }
+func (x index) queryRow(ctx context.Context, d sysDevice) (row, error) {
+	ask := func() (Device, bool, error) {
+		return x.inspector.within(ctx, queryLimit, d.number, x.inspector.identify)
+	}
 	if !d.hasFile() {
 		ask = func() (Device, bool, error) { return x.inspector.identify(d.number) }
 	}
@@ -239,7 +241,7 @@ func (x index) devices(ctx context.Context) ([]Device, error) {
 		if known.state == rowFree {
 			continue
 		}
-		device, attached, err := x.inspector.within(ctx, askLimit, number, x.inspector.inspect)
+		device, attached, err := x.inspector.within(ctx, queryLimit, number, x.inspector.inspect)
 		if isSilent(ctx, err) {
 			device, attached, err = x.silentDevice(number, known), true, nil
 		}

@@ -91,9 +91,9 @@ func (r *rows) drop(number int) {
 	}
 }
 
-// own stores the result of a change of this process. It reports whether no foreign change was in between: then the rows
+// setOwn stores the result of a change of this process. It reports whether no foreign change was in between: then the rows
 // are complete up to this one.
-func (r *rows) own(number int, found row) bool {
+func (r *rows) setOwn(number int, found row) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keep(number, found)
@@ -110,10 +110,10 @@ func (r *rows) complete(seq uint64) bool {
 	return r.covers(seq)
 }
 
-// isAlone reports whether the table has every change up to the attachment of a device, and no other device with its
+// isSole reports whether the table has every change up to the attachment of a device, and no other device with its
 // file. A complete table alone proves nothing: since this call searched for a device of the file, another call may have
 // completed the table with a device that another process attached to the file.
-func (r *rows) isAlone(device Device, file identity) bool {
+func (r *rows) isSole(device Device, file identity) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	having := r.byFile[file]

@@ -17,14 +17,14 @@ func attachedRow(seq, ino uint64) row {
 func TestTableIsCompleteOnlyWithoutGaps(t *testing.T) {
 	r := newRows()
 	assert.False(t, r.isKnown())
-	assert.False(t, r.own(0, attachedRow(10, 1)), "nothing was looked at yet")
+	assert.False(t, r.setOwn(0, attachedRow(10, 1)), "nothing was looked at yet")
 	r.scanned(10, nil, []int{0})
 	assert.True(t, r.isKnown())
 	assert.True(t, r.complete(10))
-	assert.True(t, r.own(1, attachedRow(11, 2)), "the next one")
-	assert.True(t, r.own(1, row{seq: 12}), "and its detachment")
-	assert.False(t, r.own(2, attachedRow(14, 3)), "somebody else made 13")
-	assert.False(t, r.own(3, attachedRow(15, 4)), "which is still not known")
+	assert.True(t, r.setOwn(1, attachedRow(11, 2)), "the next one")
+	assert.True(t, r.setOwn(1, row{seq: 12}), "and its detachment")
+	assert.False(t, r.setOwn(2, attachedRow(14, 3)), "another program made change 13")
+	assert.False(t, r.setOwn(3, attachedRow(15, 4)), "which is still not known")
 	assert.False(t, r.complete(14))
 	r.scanned(14, nil, []int{0, 1, 2, 3})
 	assert.True(t, r.complete(14))
@@ -32,7 +32,7 @@ func TestTableIsCompleteOnlyWithoutGaps(t *testing.T) {
 	r.scanned(3, nil, nil)
 	assert.True(t, r.complete(14), "an older look takes nothing away")
 	assert.False(t, r.complete(0), "a kernel without numbers")
-	assert.False(t, r.own(4, row{}))
+	assert.False(t, r.setOwn(4, row{}))
 }
 
 func TestTableKeepsWhatIsNewer(t *testing.T) {
@@ -75,7 +75,7 @@ func TestTableKeepsOneDetachmentWhoseNumberIsNotKnown(t *testing.T) {
 	assert.Empty(t, having)
 	assert.Equal(t, 1, c.takePending())
 	assert.Equal(t, noDevice, c.takePending(), "once")
-	r.put(1, attachedRow(12, 2)) // somebody was faster
+	r.put(1, attachedRow(12, 2)) // another process was faster
 	c.detached(1, 8)
 	having, _ = r.with(identity{dev: 1, ino: 2})
 	assert.Equal(t, []int{1}, having, "a newer attachment is not taken for the one that has ended")
@@ -87,7 +87,7 @@ func TestAChangeDoesNotWaitLongForAnother(t *testing.T) {
 		end := c.begin(t.Context())
 		start := time.Now()
 		c.begin(t.Context())()
-		assert.Equal(t, changeLimit, time.Since(start), "one that hangs holds up nobody for ever")
+		assert.Equal(t, changeLimit, time.Since(start), "a change that hangs delays no other for ever")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		c.begin(ctx)()

@@ -58,7 +58,7 @@ func TestFUSEIsAFilesystem(t *testing.T) {
 	require.ErrorIs(t, os.Remove(filepath.Join(f.Path(), "dir")), unix.ENOTEMPTY)
 	require.NoError(t, os.Mkdir(filepath.Join(f.Path(), "empty/below"), 0o755))
 	require.NoError(t, os.Remove(filepath.Join(f.Path(), "empty/below")))
-	f.WriteFile("behind/file", "by somebody else")
+	f.WriteFile("behind/file", "by another process")
 	assert.Equal(t, []string{"behind", "dir", "empty", "link", "renamed"}, names(t, f.Path()))
 	var statfs unix.Statfs_t
 	require.NoError(t, unix.Statfs(f.Path(), &statfs))

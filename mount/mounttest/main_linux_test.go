@@ -141,7 +141,7 @@ func TestTemporaryDirectoryIsRemoved(t *testing.T) {
 // TestNothingButTheTemporaryDirectoryCanBeWritten tries to write where a test that goes wrong must not.
 func TestNothingButTheTemporaryDirectoryCanBeWritten(t *testing.T) {
 	mounttest.RequireMounts(t)
-	outside := filepath.Dir(os.TempDir()) // the temporary directory of whoever runs the tests
+	outside := filepath.Dir(os.TempDir()) // the temporary directory of the user who runs the tests
 	for _, dir := range []string{".", "/", "/usr", outside} {
 		file, err := os.CreateTemp(dir, "mounttest-canary-")
 		if err == nil {

@@ -73,7 +73,7 @@ func (s *Subpaths) volumes(ctx context.Context, podDir string) ([]string, error)
 func (t *tree) list(ctx context.Context, name string) ([]string, error) {
 	path, err := t.openPath(ctx, t.fd, name, how{directory: true, oneMount: true})
 	if err != nil {
-		return nil, asForeign(ignoreGone(err))
+		return nil, foreignError(ignoreGone(err))
 	}
 	defer closeFD(path)
 	return namesIn(path)
@@ -93,7 +93,7 @@ func namesIn(path int) ([]string, error) {
 func (s *Subpaths) cleanContainer(ctx context.Context, pod *tree, owner Owner, options mount.UnmountOptions) error {
 	fd, err := pod.openPath(ctx, pod.fd, owner.containerName(), how{directory: true, oneMount: true})
 	if err != nil {
-		return asForeign(ignoreGone(err))
+		return foreignError(ignoreGone(err))
 	}
 	defer closeFD(fd)
 	c := &container{tree: pod, fd: fd, dir: owner.containerDir(), mounter: s.mounter}
@@ -208,11 +208,11 @@ func (t *tree) removeEmpty(ctx context.Context, name string) error {
 	dir, base := splitName(name)
 	at, err := t.openPath(ctx, t.fd, dir, how{directory: true, oneMount: true})
 	if err != nil {
-		return asForeign(ignoreGone(err))
+		return foreignError(ignoreGone(err))
 	}
 	defer closeFD(at)
 	if err := ignoreGone(unlinkat(at, base, unix.AT_REMOVEDIR)); err != nil {
-		return fmt.Errorf("removing %q: %w", name, asForeign(err))
+		return fmt.Errorf("removing %q: %w", name, foreignError(err))
 	}
 	return nil
 }

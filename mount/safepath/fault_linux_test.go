@@ -33,7 +33,7 @@ func doneOf(t *testing.T, err error) <-chan struct{} {
 	return lost.Done()
 }
 
-func TestPrepareInAHungVolumeReturnsAtItsDeadlineAndHoldsUpNobodyElse(t *testing.T) {
+func TestPrepareInAHungVolumeReturnsAtItsDeadlineAndDelaysNoOther(t *testing.T) {
 	withFUSE(t, func(t *testing.T, n *node, f *mounttest.FUSE) {
 		n.prepare(n.subpath("a"))
 		f.Hang(mounttest.FUSELookup, "a/b")
@@ -300,7 +300,7 @@ func TestFileOfACallThatFailedIsClosed(t *testing.T) {
 	require.ErrorIs(t, opened.Close(), os.ErrClosed)
 }
 
-// The result of a call that was abandoned is closed by nobody but the call.
+// The result of an abandoned call is closed by the call.
 func TestFileThatIsOpenedTooLateIsClosed(t *testing.T) {
 	opened, err := os.Open(os.TempDir())
 	require.NoError(t, err)

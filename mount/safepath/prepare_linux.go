@@ -161,7 +161,7 @@ func (s *Subpaths) placeFD(ctx context.Context, src int, sub Subpath) error {
 	defer closeFD(pod.fd)
 	fd, _, err := pod.makeDirs(ctx, sub.containerName(), how{directory: true, oneMount: true}, MkdirOptions{})
 	if err != nil {
-		return errors.Join(asForeign(err), pod.prune(ctx, sub.Owner))
+		return errors.Join(foreignError(err), pod.prune(ctx, sub.Owner))
 	}
 	defer closeFD(fd)
 	c := &container{tree: pod, fd: fd, dir: sub.containerDir(), mounter: s.mounter}
@@ -184,8 +184,8 @@ func (s *Subpaths) openPod(ctx context.Context, dir string) (*tree, error) {
 	return pod, errors.Join(usedErr, err)
 }
 
-// asForeign says of a mount where only directories of ours belong that it is not ours.
-func asForeign(err error) error {
+// foreignError says of a mount where only directories of ours belong that it is not ours.
+func foreignError(err error) error {
 	if errors.Is(err, ErrMounted) {
 		return fmt.Errorf("%w: unmount it first: %w", mount.ErrForeign, err)
 	}

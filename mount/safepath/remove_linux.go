@@ -117,9 +117,9 @@ func (t *tree) removeContent(ctx context.Context, table mount.Interface) error {
 // checkNoMounts refuses a tree in which something is mounted. An empty base is what is in at, which may itself be a mount. A small
 // tree is looked at itself, which costs nothing for the other mounts of the node; of a larger one the mount table tells.
 func (t *tree) checkNoMounts(ctx context.Context, at int, base string, table mount.Interface) error {
-	l, err := t.newLook(at)
+	l, err := t.newMountSearch(at)
 	if err == nil {
-		err = l.lookIn(ctx, base)
+		err = l.searchDir(ctx, base)
 	}
 	if err == nil || errors.Is(err, ErrMounted) {
 		return err

@@ -273,8 +273,8 @@ func TestRemovalDoesNotGoUpIntoABindOfTheSameDirectory(t *testing.T) {
 	})
 }
 
-// Somebody else removes the same tree at the same time.
-func TestDirectoryThatSomebodyElseRemovesIsNoError(t *testing.T) {
+// Another process removes the same tree at the same time.
+func TestDirectoryThatAnotherProcessRemovesIsNoError(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
 		w.mkdir("top/a/b", "top/c")
 		r := w.startRemoval(2)
@@ -310,7 +310,7 @@ func TestDirectoryThatIsMovedAwayDoesNotLeadTheRemovalOutside(t *testing.T) {
 	})
 }
 
-func TestTreeToWhichSomebodyKeepsWritingIsGivenUp(t *testing.T) {
+func TestTreeWithASteadyWriterIsAnError(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
 		w.mkdir("top/a")
 		r := w.startRemoval(1)
@@ -329,7 +329,7 @@ func TestTreeToWhichSomebodyKeepsWritingIsGivenUp(t *testing.T) {
 // A large tree is not looked at itself: the mount table tells of the mounts in it.
 func TestAMountInALargeTreeIsSeen(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
-		for i := range maxLooked + 10 {
+		for i := range maxSearched + 10 {
 			w.write(w.path(fmt.Sprint("f", i)))
 		}
 		w.mkdir("z/deep")

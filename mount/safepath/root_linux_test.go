@@ -227,7 +227,7 @@ func TestDeviceWhereADirectoryIsExpectedIsNeverOpened(t *testing.T) {
 	})
 }
 
-// A directory may have been left by whoever was killed before it had its mode.
+// A process that was killed may have left a directory before it had its mode.
 func TestADirectoryIsMadeOrGivenWhatItLacks(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
@@ -309,7 +309,7 @@ func TestDirectoryThatWasSwappedInIsNotOpenedUp(t *testing.T) {
 }
 
 // What took the place of a directory that was made is not removed in its stead, though it is empty.
-func TestDirectoryOfSomebodyElseIsNotUnmade(t *testing.T) {
+func TestForeignDirectoryIsNotRemoved(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
 		w.mkdir("mine", "theirs")
 		tree := w.tree()
@@ -321,8 +321,7 @@ func TestDirectoryOfSomebodyElseIsNotUnmade(t *testing.T) {
 	})
 }
 
-// A file is in the way, and then a directory: whoever was told of the file must not be told that all is well, without a
-// descriptor.
+// A file is in the way, and then a directory. Create has seen the file, so it must not return success without a descriptor.
 func TestFileThatBecomesADirectoryIsAnErrorStill(t *testing.T) {
 	inEachWay(t, func(t *testing.T, w *world) {
 		w.mkdir("a/b")

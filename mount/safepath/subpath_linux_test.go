@@ -164,7 +164,7 @@ func TestPreparedSubpathStaysAndIsMadeAnewWhenItIsAnother(t *testing.T) {
 	})
 }
 
-func TestReadOnlySubpathThatSomebodyMadeWritableIsMadeAnew(t *testing.T) {
+func TestReadOnlySubpathThatBecameWritableIsMadeAnew(t *testing.T) {
 	onANode(t, func(t *testing.T, n *node) {
 		n.mkdir("a")
 		sub := n.subpath("a")
@@ -541,7 +541,7 @@ func TestForeignMountIsReportedAndNeverTakenOff(t *testing.T) {
 	})
 }
 
-// covering is a mounter on which somebody mounts on top between the look and the unmount.
+// covering is a mounter that mounts on top between the lookup and the unmount.
 type covering struct {
 	mount.Interface
 	cover func(path string)

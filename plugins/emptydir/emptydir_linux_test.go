@@ -431,7 +431,7 @@ func TestVolumeThatAnEmptyMountHidesIsNotGone(t *testing.T) {
 	assert.DirExists(t, path)
 }
 
-func TestDirectoryThatSomebodyPutInPlaceOfTheVolumeStays(t *testing.T) {
+func TestForeignDirectoryInPlaceOfTheVolumeStays(t *testing.T) {
 	plugin := newPlugin(t)
 	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
 	require.NoError(t, os.Rename(path, path+"-moved"))
@@ -448,7 +448,7 @@ func TestDirectoryThatSomebodyPutInPlaceOfTheVolumeStays(t *testing.T) {
 	assert.DirExists(t, path+"-moved")
 }
 
-func TestWhatNobodyProvesIsNoVolume(t *testing.T) {
+func TestADirectoryWithoutProofIsNoVolume(t *testing.T) {
 	plugin := newPlugin(t)
 	path := mustSetUp(t, plugin, spec("", ""), volume.MounterArgs{})
 	found, err := newLike(plugin).ConstructVolumeSpec("scratch", path)

@@ -144,7 +144,7 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 // never removes foreign content.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
 	//nolint:forbidigo // The interface has no context.
-	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	if err := p.prove(ctx, volumeName, mountPath); err != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("emptyDir volume at %s: %w", mountPath, err)
@@ -155,8 +155,8 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	})}, nil
 }
 
-// lookPatience bounds a read of a directory of the node.
-const lookPatience = 10 * time.Second
+// lookTimeout bounds a read of a directory of the node.
+const lookTimeout = 10 * time.Second
 
 // prove returns an error unless SetUp made the directory or mount at path for the volume of that name.
 func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {

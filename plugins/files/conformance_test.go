@@ -108,7 +108,7 @@ func TestConformanceOnFakes(t *testing.T) {
 	for name, newConfig := range conformances() {
 		t.Run(name, func(t *testing.T) {
 			world := fake.NewMounter(fake.MounterOptions{})
-			config := newConfig(Options{Mounter: volumetest.Unsteady(world), Directories: world})
+			config := newConfig(Options{Mounter: volumetest.Yielding(world), Directories: world})
 			config.World, config.RootDir = world, "/node"
 			volumetest.Run(t, config)
 			table, err := world.List(t.Context())

@@ -26,13 +26,13 @@ const (
 	dirMode = 0o755
 	// memoryOptions are those of a tmpfs, of that mode.
 	memoryOptions = "mode=755"
-	// undoPatience bounds what is done after the context of a set-up has ended.
-	undoPatience = 30 * time.Second
+	// undoTimeout bounds what is done after the context of a set-up has ended.
+	undoTimeout = 30 * time.Second
 )
 
 // mounter publishes the files of one volume.
 type mounter struct {
-	place
+	podDirectory
 	source *v1.ProjectedVolumeSource
 	pod    *v1.Pod
 }
@@ -83,7 +83,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 
 // undo takes away what was made before err.
 func (m *mounter) undo(ctx context.Context, dir string, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	if left := m.remove(ctx, dir); left != nil {
 		return volume.Uncertain(errors.Join(err, left))
@@ -142,7 +142,7 @@ func foreign(dir string, there mount.MountPoint) error {
 }
 
 // remove takes the volume away.
-func (at place) remove(ctx context.Context, dir string) error {
+func (at podDirectory) remove(ctx context.Context, dir string) error {
 	if at.plugin.inMemory {
 		return at.unmount(ctx, dir)
 	}
@@ -162,7 +162,7 @@ func (at place) remove(ctx context.Context, dir string) error {
 }
 
 // owned returns the directory dir of the volume, with its proof, which lies in the plugin's own directory of the pod.
-func (at place) owned(dir string) owned.Directory {
+func (at podDirectory) owned(dir string) owned.Directory {
 	name := at.name
 	if dir != at.path { // a caller's own choice (SetUpAt)
 		sum := sha256.Sum256([]byte(dir))
@@ -172,7 +172,7 @@ func (at place) owned(dir string) owned.Directory {
 }
 
 // prove returns an error unless what is at the volume's path was made by SetUp, or is an empty directory, which needs no proof.
-func (at place) prove(ctx context.Context) error {
+func (at podDirectory) prove(ctx context.Context) error {
 	there, err := at.plugin.mount.Lookup(ctx, at.path)
 	if err == nil && at.plugin.inMemory && mount.IsMemoryOf(at.path, there) {
 		return nil
@@ -191,7 +191,7 @@ func (at place) prove(ctx context.Context) error {
 }
 
 // unmount ends a volume in memory: the very mount that is proven to be ours. Any other is left alone.
-func (at place) unmount(ctx context.Context, dir string) error {
+func (at podDirectory) unmount(ctx context.Context, dir string) error {
 	return inUse(mount.UnmountPath(ctx, at.plugin.mount, dir, mount.UnmountOptions{Expect: mount.MemoryIdentity(dir)}))
 }
 
@@ -206,7 +206,7 @@ func inUse(err error) error {
 }
 
 // unmounter takes one volume from one pod.
-type unmounter struct{ place }
+type unmounter struct{ podDirectory }
 
 var _ volume.Unmounter = (*unmounter)(nil)
 

@@ -144,16 +144,16 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if pod == nil {
 		return nil, fmt.Errorf("%s volume %q: the pod is nil: %w", p.source, spec.Name(), volume.ErrInvalid)
 	}
-	at, err := p.place(spec.Name(), pod.UID)
+	at, err := p.podDirectory(spec.Name(), pod.UID)
 	if err != nil {
 		return nil, err
 	}
-	return &mounter{place: at, source: source, pod: pod}, nil
+	return &mounter{podDirectory: at, source: source, pod: pod}, nil
 }
 
 // NewUnmounter implements [volume.VolumePlugin].
 func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
-	at, err := p.place(name, podUID)
+	at, err := p.podDirectory(name, podUID)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 // away.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
 	//nolint:forbidigo // The interface has no context.
-	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	if err := p.prove(ctx, volumeName, mountPath); err != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("%s volume at %s: %w", p.source, mountPath, err)
@@ -175,8 +175,8 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(vol)}, nil
 }
 
-// lookPatience bounds a look at a directory of the node.
-const lookPatience = 10 * time.Second
+// lookTimeout bounds a look at a directory of the node.
+const lookTimeout = 10 * time.Second
 
 // prove returns an error unless what is at path was made by SetUp for the volume of that name.
 func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
@@ -185,7 +185,7 @@ func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
 		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
 	}
 	uid, _, _ := strings.Cut(below, "/")
-	at, err := p.place(volumeName, types.UID(uid))
+	at, err := p.podDirectory(volumeName, types.UID(uid))
 	if err != nil {
 		return err
 	}
@@ -203,8 +203,8 @@ func (p *Plugin) projected(spec *volume.Spec) (*v1.ProjectedVolumeSource, error)
 	return p.project(spec.Volume), nil
 }
 
-// place is where one volume of one pod lies.
-type place struct {
+// podDirectory is where one volume of one pod lies.
+type podDirectory struct {
 	volume.MetricsProvider
 	plugin *Plugin
 	name   string
@@ -213,11 +213,11 @@ type place struct {
 	proofs string
 }
 
-func (p *Plugin) place(name string, podUID types.UID) (place, error) {
+func (p *Plugin) podDirectory(name string, podUID types.UID) (podDirectory, error) {
 	if err := errors.Join(volume.CheckPathElement(name), volume.CheckPathElement(string(podUID))); err != nil {
-		return place{}, fmt.Errorf("%s volume of pod %q: %w", p.source, podUID, err)
+		return podDirectory{}, fmt.Errorf("%s volume of pod %q: %w", p.source, podUID, err)
 	}
-	at := place{plugin: p, name: name, path: p.host.GetPodVolumeDir(podUID, p.name, name), proofs: p.host.GetPodPluginDir(podUID, p.name)}
+	at := podDirectory{plugin: p, name: name, path: p.host.GetPodVolumeDir(podUID, p.name, name), proofs: p.host.GetPodPluginDir(podUID, p.name)}
 	at.MetricsProvider = p.metricsOf(at.path)
 	return at, nil
 }
@@ -234,4 +234,4 @@ func (p *Plugin) metricsOf(path string) volume.MetricsProvider {
 }
 
 // GetPath implements [volume.Volume].
-func (at place) GetPath() string { return at.path }
+func (at podDirectory) GetPath() string { return at.path }

@@ -15,7 +15,7 @@ func makePipe(t *testing.T, path string) {
 	require.NoError(t, unix.Mkfifo(path, 0o600))
 }
 
-// Somebody may put a pipe there between the look and the making: it must not be opened, since that would block.
+// Another process may put a pipe there between the check and the creation. It must not be opened: that would block.
 func TestMakingAFileOpensNothingThatIsThere(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	makePipe(t, pipe)

@@ -231,7 +231,7 @@ func TestNothingIsRemovedWhereSomethingIsMounted(t *testing.T) {
 	}
 }
 
-// unread are mounts whose table nobody may read.
+// unread is a mounter whose table cannot be read.
 type unread struct {
 	*mount.Mounter
 	t *testing.T

@@ -35,7 +35,7 @@ func setUp(t *testing.T, plugin *Plugin, spec *volume.Spec, uid types.UID, args 
 	t.Helper()
 	mounter, err := plugin.NewMounter(spec, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = plugin.takeOff(afterwards(t), mounter.GetPath()) })
+	t.Cleanup(func() { _ = plugin.unmountOwn(afterwards(t), mounter.GetPath()) })
 	return mounter.GetPath(), mounter.SetUp(t.Context(), args)
 }
 
@@ -117,7 +117,7 @@ func TestALinkThatComesIntoThePathAfterTheLookIsNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Symlink("/etc", filepath.Join(dir, "a")))
 	for _, path := range []string{filepath.Join(dir, "a"), filepath.Join(dir, "a", "ssl")} {
-		require.Error(t, plugin.bindDirectory(t.Context(), source{}, place{path: path}, plugin.stagingPath("disk")), path)
+		require.Error(t, plugin.bindDirectory(t.Context(), source{}, target{path: path}, plugin.stagingPath("disk")), path)
 		assert.NoDirExists(t, plugin.stagingPath("disk"))
 	}
 }

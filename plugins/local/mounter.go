@@ -100,7 +100,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 }
 
 // checkDisk makes sure that the staged filesystem of a disk can serve one more pod.
-func (m *mounter) checkDisk(ctx context.Context, found place) error {
+func (m *mounter) checkDisk(ctx context.Context, found target) error {
 	if err := found.checkWritable(m.src); err != nil {
 		return err
 	}
@@ -108,17 +108,17 @@ func (m *mounter) checkDisk(ctx context.Context, found place) error {
 }
 
 // staged returns the mount of the staged volume, and what is at the volume's path.
-func (m *mounter) staged(ctx context.Context) (found place, there mount.MountPoint, err error) {
+func (m *mounter) staged(ctx context.Context) (found target, there mount.MountPoint, err error) {
 	if found, err = m.plugin.find(ctx, m.src); err != nil {
-		return place{}, mount.MountPoint{}, err
+		return target{}, mount.MountPoint{}, err
 	}
 	path := m.plugin.stagingPath(m.src.name)
 	there, mounted, err := m.plugin.mountAt(ctx, path)
 	if err != nil {
-		return place{}, mount.MountPoint{}, err
+		return target{}, mount.MountPoint{}, err
 	}
 	if !mounted {
-		return place{}, mount.MountPoint{}, fmt.Errorf("nothing is mounted at %q: stage the volume first: %w", path, ErrNotStaged)
+		return target{}, mount.MountPoint{}, fmt.Errorf("nothing is mounted at %q: stage the volume first: %w", path, ErrNotStaged)
 	}
 	shown, err := m.plugin.isShownBy(ctx, found, there)
 	if err == nil && !shown {
@@ -141,7 +141,7 @@ func (m *mounter) fits(there, staged mount.MountPoint) error {
 }
 
 // bind makes the pod's mount. It has the options of the staged one, which a directory's does not have yet.
-func (m *mounter) bind(ctx context.Context, found place, dir string) error {
+func (m *mounter) bind(ctx context.Context, found target, dir string) error {
 	request := mount.Request{Source: m.plugin.stagingPath(m.src.name), Target: dir, Options: []string{"bind"}}
 	if m.src.podReadOnly {
 		request.Options = append(request.Options, "ro")
@@ -176,7 +176,7 @@ func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ct
 
 // TearDownAt implements [volume.Unmounter]: what is in the volume stays.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	if err := u.plugin.takeOff(ctx, dir); err != nil {
+	if err := u.plugin.unmountOwn(ctx, dir); err != nil {
 		return fmt.Errorf("tearing down local volume %q: %w", u.name, err)
 	}
 	return nil

@@ -159,8 +159,8 @@ func (p *Plugin) mountAt(ctx context.Context, path string) (there mount.MountPoi
 	return there, err == nil, err
 }
 
-// takeOff unmounts what is at path, with all that shows the same below it, and removes path by rmdir.
-func (p *Plugin) takeOff(ctx context.Context, path string) error {
+// unmountOwn unmounts what is at path, with all that shows the same below it, and removes path by rmdir.
+func (p *Plugin) unmountOwn(ctx context.Context, path string) error {
 	there, _, err := p.mountAt(ctx, path)
 	if err != nil {
 		return err

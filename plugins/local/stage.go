@@ -107,7 +107,7 @@ func (p *Plugin) stage(ctx context.Context, src source, target string) error {
 }
 
 // adopt accepts what is staged already, if it is the volume.
-func (p *Plugin) adopt(ctx context.Context, found place, there mount.MountPoint) error {
+func (p *Plugin) adopt(ctx context.Context, found target, there mount.MountPoint) error {
 	shown, err := p.isShownBy(ctx, found, there)
 	if err == nil && !shown {
 		err = fmt.Errorf("%s (%s) is mounted at %s, and not %s: unmount it first: %w",
@@ -117,7 +117,7 @@ func (p *Plugin) adopt(ctx context.Context, found place, there mount.MountPoint)
 }
 
 // bindDirectory stages the very directory that was found: a link that has come into the path since is not followed.
-func (p *Plugin) bindDirectory(ctx context.Context, src source, found place, target string) error {
+func (p *Plugin) bindDirectory(ctx context.Context, src source, found target, target string) error {
 	parent, err := safepath.Open(ctx, filepath.Dir(found.path), safepath.Options{Mounter: p.mount})
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (p *Plugin) bindDirectory(ctx context.Context, src source, found place, tar
 
 // mountDisk stages the filesystem of a disk, which it makes when the disk is proven to be blank. No pod has the disk without a
 // filesystem meanwhile.
-func (p *Plugin) mountDisk(ctx context.Context, src source, found place, target string) error {
+func (p *Plugin) mountDisk(ctx context.Context, src source, found target, target string) error {
 	if err := found.checkWritable(src); err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (p *Plugin) format(ctx context.Context, src source, disk string) (string, e
 // check runs the filesystem's check on a disk that is mounted nowhere, in no other mount namespace either. Where the program
 // is missing, the kernel replays the journal alone.
 func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) error {
-	mounted, err := p.devices.AwaitUnclaimed(ctx, disk)
+	mounted, err := p.devices.AwaitReleased(ctx, disk)
 	if err != nil || mounted {
 		return err
 	}
@@ -212,11 +212,11 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 	}
 	if err == nil && result.Repaired {
 		p.logger.Warn("the filesystem was repaired", "device", disk, "fstype", fsType)
-		p.tellRepaired(src, disk)
+		p.reportRepaired(src, disk)
 	}
 	if err == nil && !result.Repaired && result.Errors > 0 {
 		p.logger.Warn("the filesystem had errors on record", "device", disk, "fstype", fsType, "errors", result.Errors)
-		p.tellErrors(src, disk, result.Errors)
+		p.reportErrors(src, disk, result.Errors)
 	}
 	return err
 }
@@ -245,14 +245,14 @@ const EventFilesystemRepaired = "FilesystemRepaired"
 // kernel had found while it was mounted, and in which a check has found nothing to repair.
 const EventFilesystemErrors = "FilesystemErrors"
 
-func (p *Plugin) tellErrors(src source, disk string, count int) {
+func (p *Plugin) reportErrors(src source, disk string, count int) {
 	if p.events != nil {
 		p.events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemErrors,
 			"the kernel had found %d errors in the filesystem on %q while it was used; a check has found nothing to repair: what was written then may be missing", count, disk)
 	}
 }
 
-func (p *Plugin) tellRepaired(src source, disk string) {
+func (p *Plugin) reportRepaired(src source, disk string) {
 	if p.events != nil {
 		p.events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemRepaired,
 			"the filesystem on %q had errors, which were repaired: what was written last may be missing", disk)
@@ -266,7 +266,7 @@ func (s *stager) UnmountDevice(ctx context.Context, deviceMountPath string) erro
 	if volume.CheckPathElement(name) != nil || s.plugin.stagingPath(name) != deviceMountPath {
 		return fmt.Errorf("%q is not a staging directory in %q: %w", deviceMountPath, s.plugin.mountsDir(), volume.ErrInvalid)
 	}
-	if err := s.plugin.takeOff(ctx, deviceMountPath); err != nil {
+	if err := s.plugin.unmountOwn(ctx, deviceMountPath); err != nil {
 		return fmt.Errorf("unstaging local volume %q: %w", name, err)
 	}
 	return nil

@@ -182,7 +182,7 @@ func (p *Plugin) ModifyVolume(ctx context.Context, spec *volume.Spec, parameters
 }
 
 func (v *devices) modify(ctx context.Context, handle string, parameters map[string]string) error {
-	done, err := v.turns.take(ctx, handle)
+	done, err := v.attributeLocks.lock(ctx, handle)
 	if err != nil {
 		return err
 	}
@@ -213,15 +213,15 @@ func (v *devices) modify(ctx context.Context, handle string, parameters map[stri
 		case errors.Is(err, loop.ErrNotAttached):
 			return struct{}{}, nil // The image gets a device that has them.
 		case errors.Is(err, mount.ErrUnsupported):
-			return struct{}{}, v.takeBack(handle, before, err)
+			return struct{}{}, v.restoreTuning(handle, before, err)
 		}
 		return struct{}{}, volume.Uncertain(err)
 	})
 	return err
 }
 
-// takeBack writes the former attributes of a volume again, since its device cannot have the new ones and was not changed.
-func (v *devices) takeBack(handle string, before attributes, cause error) error {
+// restoreTuning writes the former attributes of a volume again, since its device cannot have the new ones and was not changed.
+func (v *devices) restoreTuning(handle string, before attributes, cause error) error {
 	if err := v.images.setAttributes(handle, before); err != nil {
 		return volume.Uncertain(errors.Join(cause, err))
 	}
@@ -251,7 +251,7 @@ func errNoDirectIO(name string, err error) error {
 // detach detaches an image. Its attributes are taken from the device first, which another image may get next; a device that
 // is kept gets them again.
 func (v *devices) detach(ctx context.Context, handle string, device loop.Device) error {
-	done, err := v.turns.take(ctx, handle)
+	done, err := v.attributeLocks.lock(ctx, handle)
 	if err != nil {
 		return err
 	}

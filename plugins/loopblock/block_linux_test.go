@@ -46,7 +46,7 @@ func TestABlockVolumeIsProvisionedWithoutAFilesystem(t *testing.T) {
 }
 
 // writeToDevice writes to a device and to the file behind it. Without the sync the file has the content with the last close,
-// which is another's when somebody on the machine looks at loop devices just then.
+// which may be another process's: one that opens all loop devices just then.
 func writeToDevice(t *testing.T, path, content string) {
 	t.Helper()
 	device, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -57,7 +57,7 @@ func writeToDevice(t *testing.T, path, content string) {
 	require.NoError(t, device.Sync())
 }
 
-func TestADeviceThatNobodyMayWriteToIsReadOnly(t *testing.T) {
+func TestADeviceWithoutAWriterIsReadOnly(t *testing.T) {
 	n := newNode(t)
 	spec, err := n.tryProvision(t.Context(), blockClaim("pv"))
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func TestCapacityBeforeTheFirstVolumeAndElsewhere(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A filesystem that nobody else writes to keeps the rules for capacity.
+// A filesystem that no other process writes to keeps the rules for capacity.
 func TestCapacityKeepsItsRules(t *testing.T) {
 	mounttest.RequireRoot(t)
 	requireTool(t, "ext4")

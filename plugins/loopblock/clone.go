@@ -185,7 +185,7 @@ func (c copying) inUse(ctx context.Context) error {
 		return err
 	}
 	share := func() error { return image.Share(c.to, c.from) }
-	if flushed == staged {
+	if flushed == stagedImage {
 		err = share()
 	} else {
 		err = c.whileWhole(ctx, share)
@@ -208,19 +208,19 @@ func (c copying) flush(ctx context.Context, device loop.Device) (use, error) {
 	staging := c.mounts.stagingPath(c.request.origin.handle)
 	there, mounted, err := c.mounts.at(ctx, staging)
 	if err != nil {
-		return loose, err
+		return attachedImage, err
 	}
 	if mounted && device.IsMountedAs(there) {
-		return staged, image.SyncFilesystem(staging)
+		return stagedImage, image.SyncFilesystem(staging)
 	}
 	opened, err := c.mounts.devices.loops.DeviceOpened(ctx, device.Path)
 	if err == nil && opened && c.request.fsType != noFilesystem {
 		err = fmt.Errorf("%s is mounted, and not at %q, so that it cannot be flushed: unmount it: %w", device.Path, staging, volume.ErrInUse)
 	}
 	if err != nil {
-		return loose, err
+		return attachedImage, err
 	}
-	return loose, image.Sync(device.Path)
+	return attachedImage, image.Sync(device.Path)
 }
 
 // enlarge expands the copy to the requested size. It never shrinks the copy.

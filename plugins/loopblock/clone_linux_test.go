@@ -134,7 +134,7 @@ func TestCopyOfWhatIsInUseTakesAFilesystemThatShares(t *testing.T) {
 	reader := volume.NewSpecFromPersistentVolume(readOnly, false)
 	n.stage(reader)
 	copied, err := n.tryProvision(t.Context(), copyOf(source, "copy", "32Mi"))
-	require.NoError(t, err, "nobody can write to it")
+	require.NoError(t, err, "no process can write to it")
 	n.release(reader)
 	n.requireCopy(source, copied)
 }

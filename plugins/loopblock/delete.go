@@ -41,7 +41,7 @@ func (d *deleter) Delete(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close()
-	done, err := d.plugin.devices.turns.take(ctx, d.handle)
+	done, err := d.plugin.devices.attributeLocks.lock(ctx, d.handle)
 	if err != nil {
 		return err
 	}

@@ -29,13 +29,13 @@ type devices struct {
 	limit    int64 // how many volumes can be attached; 0 means any number
 	// attaching is the number of running calls of attach, which count for the limit.
 	attaching atomic.Int64
-	// turns are the locks for calls that read or change the attributes of a volume.
-	turns turns
+	// attributeLocks are the locks for calls that read or change the attributes of a volume.
+	attributeLocks attributeLocks
 }
 
 // attach attaches the image of a volume, or returns the device that it has, with the attributes of the volume.
 func (v *devices) attach(ctx context.Context, src source) (loop.Device, error) {
-	done, err := v.turns.take(ctx, src.handle)
+	done, err := v.attributeLocks.lock(ctx, src.handle)
 	if err != nil {
 		return loop.Device{}, err
 	}

@@ -122,7 +122,7 @@
 //	images.go       an image is made, whole or not at all
 //	clone.go        or filled with the content of another
 //	snapshot.go     what is asked about snapshots; snapshots.go: their records
-//	taking.go       how they are made: who is kept from writing
+//	snapshotCreation.go       how they are made: who is kept from writing
 //	frozen.go       for how long, also if the process is killed
 //	restore.go      a volume is made of one
 //	attach.go       an image gets a loop device; limits.go: how many the node may have
@@ -133,7 +133,7 @@
 //	mounted.go      what is mounted at a path, if it is ours, and how it is unmounted
 //	block.go        or the pod gets the device
 //	expand.go       image, device and filesystem become larger; grow.go: the filesystem
-//	attributes.go   what a VolumeAttributesClass makes of the device; turns.go: one call at a time
+//	attributes.go   what a VolumeAttributesClass makes of the device; attributelocks.go: one call at a time
 //	capacity.go     how much can still be made
 //	reconstruct.go  which volume it is that is mounted there
 //	delete.go       the image goes

@@ -264,7 +264,7 @@ func (l late) Mount(ctx context.Context, request mount.Request) error {
 
 // An e2fsck or a resize2fs that has outlived its agent has the device alone. The filesystem is neither mounted unchecked nor left
 // small when that ends just then.
-func TestADeviceThatSomebodyHasAloneIsNotStagedUnchecked(t *testing.T) {
+func TestADeviceInExclusiveUseIsNotStagedUnchecked(t *testing.T) {
 	n := newNode(t)
 	spec := n.provision("pv")
 	n.expand(spec, 96*mib)
@@ -319,7 +319,7 @@ func (r *recorder) Keep(_ context.Context, _ string, data []byte) error {
 
 func (r *recorder) Kept(context.Context, string) ([]byte, error) { return nil, nil }
 
-func TestAVolumeThatNobodyMayWriteToDoesNotGrow(t *testing.T) {
+func TestAReadOnlyVolumeIsNotExpanded(t *testing.T) {
 	n := newNode(t)
 	spec := n.provision("pv")
 	n.expand(spec, 96*mib)

@@ -53,7 +53,7 @@ func (f *filesystems) prepare(ctx context.Context, src source, device loop.Devic
 // check runs the filesystem's check on a device that is mounted in no mount namespace. Where the
 // program is missing, the kernel replays the journal alone, as it does for Kubernetes.
 func (f *filesystems) check(ctx context.Context, src source, device loop.Device, fsType string) error {
-	mounted, err := f.devices.loops.AwaitUnclaimed(ctx, device.Path)
+	mounted, err := f.devices.loops.AwaitReleased(ctx, device.Path)
 	if err != nil || mounted {
 		return err
 	}
@@ -64,11 +64,11 @@ func (f *filesystems) check(ctx context.Context, src source, device loop.Device,
 	}
 	if err == nil && result.Repaired {
 		f.logger.Warn("the filesystem was repaired", "device", device.Path, "image", device.BackingPath)
-		f.tellRepaired(src, device)
+		f.reportRepaired(src, device)
 	}
 	if err == nil && !result.Repaired && result.Errors > 0 {
 		f.logger.Warn("the filesystem had errors on record", "device", device.Path, "image", device.BackingPath, "errors", result.Errors)
-		f.tellErrors(src, device, result.Errors)
+		f.reportErrors(src, device, result.Errors)
 	}
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (f *filesystems) check(ctx context.Context, src source, device loop.Device,
 	return f.growUnused(ctx, src, device, fsType)
 }
 
-func (f *filesystems) tellErrors(src source, device loop.Device, count int) {
+func (f *filesystems) reportErrors(src source, device loop.Device, count int) {
 	if f.events != nil {
 		f.events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemErrors,
 			"the kernel had found %d errors in the filesystem in image %q while it was used; a check has found nothing to repair: what was written then may be missing",
@@ -84,14 +84,14 @@ func (f *filesystems) tellErrors(src source, device loop.Device, count int) {
 	}
 }
 
-func (f *filesystems) tellRepaired(src source, device loop.Device) {
+func (f *filesystems) reportRepaired(src source, device loop.Device) {
 	if f.events != nil {
 		f.events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemRepaired,
 			"the filesystem in image %q had errors, which were repaired: what was written last may be missing", device.BackingPath)
 	}
 }
 
-func (f *filesystems) tellNotGrown(src source, device loop.Device, cause error) {
+func (f *filesystems) reportNotGrown(src source, device loop.Device, cause error) {
 	if f.events != nil {
 		f.events.Eventf(src.pv, v1.EventTypeWarning, EventFilesystemNotGrown,
 			"the filesystem in image %q is mounted smaller than the image, and is to grow when the volume is staged next: %v",

@@ -55,10 +55,10 @@ type freezes struct {
 func (z *freezes) images() images { return z.mounts.devices.images }
 
 // freeze freezes all staged members. It syncs all of them first. With an error it also returns those that are frozen.
-func (t *taking) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, error) {
+func (t *snapshotCreation) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, error) {
 	var writers []*member
 	for _, m := range t.members {
-		if m.use == staged {
+		if m.use == stagedImage {
 			writers = append(writers, m)
 		}
 	}
@@ -85,7 +85,7 @@ func (t *taking) freeze(ctx context.Context, dir *image.Dir) ([]*frozenVolume, e
 // freezeVolume records and freezes a staged volume.
 func (z *freezes) freezeVolume(ctx context.Context, dir *image.Dir, m *member) (*frozenVolume, error) {
 	handle := m.source.handle
-	if err := z.thawLeft(ctx, dir, handle); err != nil {
+	if err := z.thawAbandoned(ctx, dir, handle); err != nil {
 		return nil, err
 	}
 	root, there, err := z.mounts.openStaged(ctx, handle)
@@ -139,8 +139,8 @@ func (f *frozenVolume) close(dir *image.Dir) error {
 	return errors.Join(dir.Remove(f.handle+frozenSuffix, f.record), f.record.Close(), f.root.Close())
 }
 
-// thawLeft thaws a volume that an ended process may have left frozen. It does not touch a volume without such a record.
-func (z *freezes) thawLeft(ctx context.Context, dir *image.Dir, handle string) error {
+// thawAbandoned thaws a volume that an ended process may have left frozen. It does not touch a volume without such a record.
+func (z *freezes) thawAbandoned(ctx context.Context, dir *image.Dir, handle string) error {
 	record, err := dir.LockLeftOver(handle + frozenSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -180,11 +180,11 @@ func (z *freezes) forgetUnmounted(ctx context.Context, dir *image.Dir, handle st
 	return err
 }
 
-// thawStaged is thawLeft for a volume that was just found staged: its filesystem may have been left frozen and then
+// thawStaged is thawAbandoned for a volume that was just found staged: its filesystem may have been left frozen and then
 // unmounted. During the creation of a snapshot it does nothing.
 func (z *freezes) thawStaged(ctx context.Context, handle string) error {
 	_, err := inImages(ctx, z.images(), "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
-		return struct{}{}, z.thawLeft(ctx, dir, handle)
+		return struct{}{}, z.thawAbandoned(ctx, dir, handle)
 	})
 	if errors.Is(err, mount.ErrTransient) && ctx.Err() == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -192,8 +192,8 @@ func (z *freezes) thawStaged(ctx context.Context, handle string) error {
 	return err
 }
 
-// thawAllLeft is thawLeft for each volume with a record.
-func (z *freezes) thawAllLeft(ctx context.Context) {
+// thawAllAbandoned is thawAbandoned for each volume with a record.
+func (z *freezes) thawAllAbandoned(ctx context.Context) {
 	_, err := inImages(ctx, z.images(), "search for frozen volumes", func(dir *image.Dir) (struct{}, error) {
 		names, err := dir.Names()
 		for _, name := range names {
@@ -201,7 +201,7 @@ func (z *freezes) thawAllLeft(ctx context.Context) {
 			if !is {
 				continue
 			}
-			if left := z.thawLeft(ctx, dir, handle); !errors.Is(left, mount.ErrTransient) { // as that of a snapshot being made
+			if left := z.thawAbandoned(ctx, dir, handle); !errors.Is(left, mount.ErrTransient) { // as that of a snapshot being made
 				err = errors.Join(err, left)
 			}
 		}
@@ -212,13 +212,13 @@ func (z *freezes) thawAllLeft(ctx context.Context) {
 	}
 }
 
-// thawBeforeUnmount is thawLeft for a volume before its unmount: without its mount it cannot be thawed. If the
+// thawBeforeUnmount is thawAbandoned for a volume before its unmount: without its mount it cannot be thawed. If the
 // filesystem of the images does not answer, the unmount continues, because a teardown is what helps then.
 func (z *freezes) thawBeforeUnmount(ctx context.Context, handle string) error {
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	_, err := inImages(limited, z.images(), "search for a freeze of volume "+handle, func(dir *image.Dir) (struct{}, error) {
-		return struct{}{}, z.thawLeft(limited, dir, handle)
+		return struct{}{}, z.thawAbandoned(limited, dir, handle)
 	})
 	switch {
 	case errors.Is(err, mount.ErrTransient) && ctx.Err() == nil && limited.Err() == nil:

@@ -205,8 +205,8 @@ func TestAGroupIsThawedBeforeAnythingElse(t *testing.T) {
 	}
 }
 
-// A volume to which nobody writes is copied once those that were frozen are not any more.
-func TestWhatNobodyWritesToIsNotCopiedUnderTheFreeze(t *testing.T) {
+// A volume without a writer is copied after the frozen ones are thawed.
+func TestAVolumeWithoutAWriterIsNotCopiedUnderTheFreeze(t *testing.T) {
 	n := newNode(t)
 	detached, staged := n.withFile("detached"), n.withFile("staged")
 	if shares(t, n.images) {

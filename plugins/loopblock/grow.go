@@ -57,7 +57,7 @@ func (f *filesystems) growUnused(ctx context.Context, src source, device loop.De
 	switch {
 	case errors.Is(err, format.ErrNoTool), errors.Is(err, mount.ErrUnsupported), errors.Is(err, format.ErrNotGrown):
 		f.logger.Warn("the filesystem is mounted smaller than its device", "device", device.Path, "fstype", fsType, "error", err)
-		f.tellNotGrown(src, device, err)
+		f.reportNotGrown(src, device, err)
 	case err != nil:
 		return err
 	}

@@ -79,9 +79,9 @@ func (m *mounts) ofLoop(ctx context.Context, path string) (mount.MountPoint, err
 	return there, err
 }
 
-// takeOff unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device that is ours;
+// unmountOwn unmounts dir and removes it. Whatever this plugin mounts shows the whole filesystem on a loop device that is ours;
 // anything else is foreign, on top of ours or in its place.
-func (m *mounts) takeOff(ctx context.Context, dir, handle string) error {
+func (m *mounts) unmountOwn(ctx context.Context, dir, handle string) error {
 	there, mounted, err := m.at(ctx, dir)
 	if err != nil {
 		return err

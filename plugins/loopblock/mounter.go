@@ -189,5 +189,5 @@ func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ct
 // TearDownAt unmounts dir and removes it by rmdir. What is mounted there and is no loop device with an image is left alone, and
 // is an error that matches mount.ErrForeign.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return classify(u.plugin.mounts.takeOff(ctx, dir, ""))
+	return classify(u.plugin.mounts.unmountOwn(ctx, dir, ""))
 }

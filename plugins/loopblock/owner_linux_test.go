@@ -19,7 +19,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-func TestALoopDeviceOfSomebodyElseIsNotUnmounted(t *testing.T) {
+func TestAForeignLoopDeviceIsNotUnmounted(t *testing.T) {
 	n := newNode(t)
 	spec, other := n.provision("pv"), n.provision("other")
 	staging := n.stagingPath(spec)
@@ -55,7 +55,7 @@ func TestALoopDeviceOfSomebodyElseIsNotUnmounted(t *testing.T) {
 	require.NoError(t, unix.Unmount(staging, 0))
 }
 
-// What is ours is taken off whoever attached it, when its image is deleted or another one, and when the images moved.
+// The plugin's own mount is unmounted whichever program attached the device, also if the image was deleted, replaced or moved.
 func TestAVolumeIsTakenOffWhateverBecameOfItsImage(t *testing.T) {
 	for name, become := range map[string]func(n *node, spec *volume.Spec){
 		"nothing": func(*node, *volume.Spec) {},

@@ -132,7 +132,7 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	p.snapshots = &snapshots{
 		copies: copies{mounts: p.mounts, progress: p.options.Progress, logger: p.options.Logger}, freezes: p.freezes,
 	}
-	p.freezes.thawAllLeft(ctx)
+	p.freezes.thawAllAbandoned(ctx)
 	return nil
 }
 

@@ -179,7 +179,7 @@ func (p *provisioner) Provision(
 
 // setAttributes gives a volume that was made, and that no pod can have yet, its attributes, and no others.
 func (p *provisioner) setAttributes(ctx context.Context) error {
-	done, err := p.plugin.devices.turns.take(ctx, p.request.handle)
+	done, err := p.plugin.devices.attributeLocks.lock(ctx, p.request.handle)
 	if err != nil {
 		return err
 	}

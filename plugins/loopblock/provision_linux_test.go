@@ -151,7 +151,7 @@ func TestCancelledProvisionLeavesNothing(t *testing.T) {
 	assert.Empty(t, n.names())
 }
 
-// endsOnceThere is a context that ends when somebody waits for it and the path is there.
+// endsOnceThere is a context that ends when a call waits for it and the path exists.
 type endsOnceThere struct {
 	context.Context //nolint:containedctx // it is a context
 	path            string

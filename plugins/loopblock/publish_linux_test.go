@@ -30,7 +30,7 @@ func TestARenameThatFailsDeletesNoImageOfASnapshot(t *testing.T) {
 				require.NoError(t, dir.Publish("s"+lockSuffix, "s"+recordSuffix))
 			}
 			failed := errors.New("input/output error")
-			err = (&taking{name: "s"}).afterFailedPublish(dir, lock, failed)
+			err = (&snapshotCreation{name: "s"}).afterFailedPublish(dir, lock, failed)
 			require.ErrorIs(t, err, failed)
 			assert.Equal(t, hadEffect, errors.Is(err, volume.ErrUncertain))
 			if hadEffect {

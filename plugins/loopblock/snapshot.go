@@ -22,7 +22,7 @@ func (p *Plugin) CanSnapshot(source *volume.Spec) (bool, error) { return p.CanCl
 // the error matches [ErrTimeout] and no snapshot is left. If a volume in use cannot be copied, the error matches
 // volume.ErrInUse.
 func (p *Plugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOptions) (volume.Snapshot, error) {
-	t, err := p.snapshots.takingOf(options.Name, options.Parameters, options.Source)
+	t, err := p.snapshots.newCreation(options.Name, options.Parameters, options.Source)
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
@@ -38,7 +38,7 @@ func (p *Plugin) CreateSnapshot(ctx context.Context, options volume.SnapshotOpti
 func (p *Plugin) CreateGroupSnapshot(
 	ctx context.Context, options volume.GroupSnapshotOptions,
 ) (volume.GroupSnapshot, error) {
-	t, err := p.snapshots.takingOf(options.Name, options.Parameters, options.Sources...)
+	t, err := p.snapshots.newCreation(options.Name, options.Parameters, options.Sources...)
 	if err != nil {
 		return volume.GroupSnapshot{}, err
 	}
@@ -81,7 +81,7 @@ func (p *Plugin) ListSnapshots(ctx context.Context) ([]volume.Snapshot, error) {
 // of it. For a snapshot of a group the error matches volume.ErrInfeasible, for one that is being made
 // volume.ErrTransient.
 func (p *Plugin) DeleteSnapshot(ctx context.Context, handle string) error {
-	if group, member, isMember := cutMember(handle); isMember {
+	if group, member, isMember := parseMember(handle); isMember {
 		record, err := p.snapshots.read(ctx, group)
 		if errors.Is(err, volume.ErrNotFound) {
 			return nil
@@ -109,7 +109,7 @@ func (p *Plugin) DeleteGroupSnapshot(ctx context.Context, handle string, snapsho
 			return fmt.Errorf("it is no group: %w", volume.ErrInvalid)
 		}
 		for _, s := range snapshots {
-			if name, i, ok := cutMember(s); !ok || name != r.Name || i >= len(r.Members) {
+			if name, i, ok := parseMember(s); !ok || name != r.Name || i >= len(r.Members) {
 				return fmt.Errorf("snapshot %q is none of the group: %w", s, volume.ErrInvalid)
 			}
 		}
@@ -146,9 +146,9 @@ func (s *snapshots) delete(ctx context.Context, name string, check func(snapshot
 	return nil
 }
 
-// cutMember returns the group and the number of the snapshot in a handle; false if the handle is not that of a group's
+// parseMember returns the group and the number of the snapshot in a handle; false if the handle is not that of a group's
 // snapshot.
-func cutMember(handle string) (name string, member int, ok bool) {
+func parseMember(handle string) (name string, member int, ok bool) {
 	name, number, ok := strings.Cut(handle, "/")
 	member, err := strconv.Atoi(number)
 	if !ok || err != nil || member < 0 || strconv.Itoa(member) != number {
@@ -159,7 +159,7 @@ func cutMember(handle string) (name string, member int, ok bool) {
 
 // recordOf returns the record of a snapshot's handle, and the snapshot's index among the members.
 func (s *snapshots) recordOf(ctx context.Context, handle string) (snapshotRecord, int, error) {
-	name, member, isMember := cutMember(handle)
+	name, member, isMember := parseMember(handle)
 	record, err := s.read(ctx, name)
 	if err == nil && (record.Group != isMember || member >= len(record.Members)) {
 		err = fmt.Errorf("snapshot %q does not exist: %w", handle, volume.ErrNotFound)
@@ -232,9 +232,9 @@ func inImages[T any](ctx context.Context, i images, what string, do func(*image.
 	})
 }
 
-// takingOf checks the request. It does no I/O.
-func (s *snapshots) takingOf(name string, parameters map[string]string, sources ...*volume.Spec) (*taking, error) {
-	t := &taking{snapshots: s, name: name}
+// newCreation checks the request. It does no I/O.
+func (s *snapshots) newCreation(name string, parameters map[string]string, sources ...*volume.Spec) (*snapshotCreation, error) {
+	t := &snapshotCreation{snapshots: s, name: name}
 	if err := checkSnapshotName(name); err != nil {
 		return nil, fmt.Errorf("snapshot %q: %w", name, err)
 	}

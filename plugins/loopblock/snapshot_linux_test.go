@@ -326,7 +326,7 @@ func TestAVolumeThatIsCopiedIsNotAttached(t *testing.T) {
 	n.requireFile(source, "of both")
 }
 
-func TestSnapshotOfWhatNobodyCanStop(t *testing.T) {
+func TestSnapshotOfAVolumeThatCannotBeFrozen(t *testing.T) {
 	n := newNode(t)
 	source := n.withFile("source")
 	if !shares(t, n.images) {

@@ -118,5 +118,5 @@ func (n *node) UnmountDevice(ctx context.Context, deviceMountPath string) error 
 	if err := n.plugin.freezes.thawBeforeUnmount(ctx, filepath.Base(deviceMountPath)); err != nil {
 		return classify(err)
 	}
-	return classify(n.plugin.mounts.takeOff(ctx, deviceMountPath, filepath.Base(deviceMountPath)))
+	return classify(n.plugin.mounts.unmountOwn(ctx, deviceMountPath, filepath.Base(deviceMountPath)))
 }

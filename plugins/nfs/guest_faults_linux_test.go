@@ -22,8 +22,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// wire leads to the server. It can be cut, as when the server is killed, and it can be stopped, so that nothing is said any
-// more and nobody hangs up.
+// wire is the connection to the server. It can be cut, as when the server is killed, or stopped: then no data passes, and the
+// connection stays open.
 type wire struct {
 	t     *testing.T
 	port  int

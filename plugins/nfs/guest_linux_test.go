@@ -193,7 +193,7 @@ func TestRefusalsSayWhatIsWrong(t *testing.T) {
 	}{
 		"no such path":     {persistent("127.0.0.1", "/nothing"), syscall.ENOENT},
 		"unknown option":   {persistent("127.0.0.1", "/", "bogus=1"), syscall.EINVAL},
-		"nobody listens":   {persistent("127.0.0.1", "/", "port=2999"), syscall.ECONNREFUSED},
+		"no listener":      {persistent("127.0.0.1", "/", "port=2999"), syscall.ECONNREFUSED},
 		"export not given": {persistent("127.0.0.1", "/etc", "vers=3", "nolock"), syscall.EACCES},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestRefusalsSayWhatIsWrong(t *testing.T) {
 }
 
 // A server that takes the connection and says nothing.
-func TestASilentServerHoldsUpNobodyBeyondTheDeadline(t *testing.T) {
+func TestASilentServerDelaysNoCallBeyondItsDeadline(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var connections []net.Conn
@@ -243,7 +243,7 @@ func TestASilentServerHoldsUpNobodyBeyondTheDeadline(t *testing.T) {
 	for _, c := range connections {
 		require.NoError(t, c.Close())
 	}
-	<-lost.Done() // With nobody there at all the kernel gives up.
+	<-lost.Done() // Without a server the kernel gives up.
 	require.NoError(t, n.tearDown("pod-1"))
 }
 

@@ -16,7 +16,7 @@ import (
 
 // mounter mounts one export for one pod.
 type mounter struct {
-	place
+	podDirectory
 	export  export
 	options []string // the options of the PersistentVolume
 }
@@ -79,24 +79,24 @@ func (m *mounter) isGiven(ctx context.Context) error {
 	if err := m.unmountAside(ctx); err != nil { // A killed process may have mounted it.
 		return err
 	}
-	if err := m.plugin.mount(ctx, m.export, m.options, m.aside()); err != nil {
+	if err := m.plugin.mount(ctx, m.export, m.options, m.asidePath()); err != nil {
 		return err
 	}
 	return m.unmountAside(ctx)
 }
 
-// aside is the path at which isGiven mounts the export, in the plugin's directory.
-func (p place) aside() string {
+// asidePath is the path at which isGiven mounts the export, in the plugin's directory.
+func (p podDirectory) asidePath() string {
 	sum := sha256.Sum256([]byte(p.path))
 	return filepath.Join(p.plugin.host.GetPluginDir(Name), "aside", hex.EncodeToString(sum[:16]))
 }
 
-func (p place) unmountAside(ctx context.Context) error {
-	return mount.UnmountPath(ctx, p.plugin.options.Mounter, p.aside(), p.plugin.unmountOptions(mount.Identity{}))
+func (p podDirectory) unmountAside(ctx context.Context) error {
+	return mount.UnmountPath(ctx, p.plugin.options.Mounter, p.asidePath(), p.plugin.unmountOptions(mount.Identity{}))
 }
 
 // unmounter unmounts an export from one pod.
-type unmounter struct{ place }
+type unmounter struct{ podDirectory }
 
 var _ volume.Unmounter = (*unmounter)(nil)
 

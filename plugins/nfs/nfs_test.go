@@ -102,7 +102,7 @@ func TestConformance(t *testing.T) {
 			volumetest.Run(t, volumetest.Config{
 				NewPlugin: func(testing.TB) volume.VolumePlugin {
 					return New(Options{
-						Mounter: volumetest.Unsteady(world), Resolver: names{"server": {"192.0.2.1"}}, Recycler: worldRecycler{world},
+						Mounter: volumetest.Yielding(world), Resolver: names{"server": {"192.0.2.1"}}, Recycler: worldRecycler{world},
 					})
 				},
 				NewSpec: func(testing.TB) *volume.Spec { return newSpec("server", fmt.Sprintf("/export/%d", exports.Add(1))) },
@@ -119,7 +119,7 @@ func TestOnFakesNoPathOfTheMachineIsMeasured(t *testing.T) {
 	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
 	require.NoError(t, err)
 	world := fake.NewMounter(fake.MounterOptions{})
-	for _, mounter := range []mount.Interface{world, volumetest.Unsteady(world)} {
+	for _, mounter := range []mount.Interface{world, volumetest.Yielding(world)} {
 		plugin := New(Options{Mounter: mounter, Resolver: names{"server": {"192.0.2.1"}}})
 		require.NoError(t, volume.NewVolumePluginMgr(host).InitPlugins(t.Context(), plugin))
 		mounter, err := plugin.NewMounter(inline("server", "/export"), pod)
@@ -337,7 +337,7 @@ func TestReadOnlyIsThatOfTheReferenceForAClaim(t *testing.T) {
 	assert.True(t, strings.HasSuffix(requests(kernel)[0], ",ro"))
 }
 
-func TestWhatSomebodyElseMountedIsLeftAlone(t *testing.T) {
+func TestAForeignMountIsLeftAlone(t *testing.T) {
 	plugin, kernel, _ := newPlugin(t, Options{})
 	mounter, err := plugin.NewMounter(inline("server", "/export"), pod)
 	require.NoError(t, err)
@@ -387,12 +387,12 @@ func TestAVolumeOfWhichAFileIsOpenIsInUse(t *testing.T) {
 	require.NoError(t, tearDown(t, plugin))
 }
 
-// What a look aside has left, of a process that was killed meanwhile, goes with the volume.
+// What a look asidePath has left, of a process that was killed meanwhile, goes with the volume.
 func TestWhatWasLookedAtAsideGoesWithTheVolume(t *testing.T) {
 	plugin, kernel, _ := newPlugin(t, Options{})
-	at, err := plugin.place("data", pod.UID)
+	at, err := plugin.podDirectory("data", pod.UID)
 	require.NoError(t, err)
-	require.NoError(t, kernel.Mount(t.Context(), mount.Request{Source: "server:/export", Target: at.aside(), FSType: fsType}))
+	require.NoError(t, kernel.Mount(t.Context(), mount.Request{Source: "server:/export", Target: at.asidePath(), FSType: fsType}))
 	require.NoError(t, tearDown(t, plugin))
 	table, err := kernel.List(t.Context())
 	require.NoError(t, err)

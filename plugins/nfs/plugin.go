@@ -145,36 +145,36 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 	if err := checkOptions(options); err != nil {
 		return nil, fmt.Errorf("nfs volume %q: %w", spec.Name(), err)
 	}
-	at, err := p.place(spec.Name(), pod.UID)
+	at, err := p.podDirectory(spec.Name(), pod.UID)
 	if err != nil {
 		return nil, err
 	}
-	return &mounter{place: at, export: e, options: options}, nil
+	return &mounter{podDirectory: at, export: e, options: options}, nil
 }
 
 // NewUnmounter implements [volume.VolumePlugin].
 func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
-	at, err := p.place(name, podUID)
+	at, err := p.podDirectory(name, podUID)
 	if err != nil {
 		return nil, err
 	}
 	return &unmounter{at}, nil
 }
 
-// place is where one volume of one pod is mounted.
-type place struct {
+// podDirectory is where one volume of one pod is mounted.
+type podDirectory struct {
 	volume.MetricsProvider
 	plugin *Plugin
 	name   string
 	path   string
 }
 
-func (p *Plugin) place(name string, podUID types.UID) (place, error) {
+func (p *Plugin) podDirectory(name string, podUID types.UID) (podDirectory, error) {
 	if err := errors.Join(volume.CheckPathElement(name), volume.CheckPathElement(string(podUID))); err != nil {
-		return place{}, fmt.Errorf("nfs volume of pod %q: %w", podUID, err)
+		return podDirectory{}, fmt.Errorf("nfs volume of pod %q: %w", podUID, err)
 	}
 	path := p.host.GetPodVolumeDir(podUID, Name, name)
-	return place{MetricsProvider: metricsOf(p.options.Mounter, path), plugin: p, name: name, path: path}, nil
+	return podDirectory{MetricsProvider: metricsOf(p.options.Mounter, path), plugin: p, name: name, path: path}, nil
 }
 
 // metricsOf returns the metrics provider of the volume at path: that of the mounter if its mounts are not this machine's,
@@ -189,7 +189,7 @@ func metricsOf(mounter mount.Interface, path string) volume.MetricsProvider {
 }
 
 // GetPath implements [volume.Volume].
-func (p place) GetPath() string { return p.path }
+func (p podDirectory) GetPath() string { return p.path }
 
 // ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. If the volume is mounted, the mount shows the
 // server, the path and whether it is read-only. Otherwise the server is [UnknownServer], and the spec serves only for a
@@ -200,7 +200,7 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	}
 	source := &v1.NFSVolumeSource{Server: UnknownServer, Path: "/" + volumeName}
 	//nolint:forbidigo // The interface has no context, and a look at the mount table waits for no server.
-	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	if found, err := p.options.Mounter.Lookup(ctx, mountPath); err == nil && isNFS(found) {
 		if e, ok := exportOfDevice(found.Source); ok {
@@ -215,8 +215,8 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 // UnknownServer is the server in the spec of a volume that was found without a mount. No server can have that name.
 const UnknownServer = "unknown.invalid"
 
-// lookPatience bounds a read of the mount table, which never waits for a server.
-const lookPatience = 10 * time.Second
+// lookTimeout bounds a read of the mount table, which never waits for a server.
+const lookTimeout = 10 * time.Second
 
 // isNFS reports whether the mount is an NFS mount.
 func isNFS(m mount.MountPoint) bool { return m.FSType == fsType || strings.HasPrefix(m.FSType, "nfs4") }

@@ -14,8 +14,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// unmountPatience bounds the unmount after a recycling, also if its context has ended.
-const unmountPatience = 30 * time.Second
+// unmountTimeout bounds the unmount after a recycling, also if its context has ended.
+const unmountTimeout = 30 * time.Second
 
 // Recycle implements [volume.RecyclableVolumePlugin]. If [Options].Recycler is set, a pod does the work. Otherwise the
 // plugin mounts the export in a directory of its own and removes the content. If the server does not let this host remove
@@ -55,7 +55,7 @@ func (p *Plugin) recycle(ctx context.Context, pvName string, e export, spec *vol
 		return err
 	}
 	err := p.empty(ctx, dir)
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), unmountPatience)
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), unmountTimeout)
 	defer cancel()
 	if err := errors.Join(err, p.unmountRecycled(after, dir)); err != nil {
 		return err

@@ -277,7 +277,7 @@ func inUserNamespace(t *testing.T) bool {
 	return strings.Join(strings.Fields(string(content)), " ") != "0 0 4294967295"
 }
 
-// TestHardLinkInThePlaceOfALinkIsNotGivenAway: a workload must not get a file of somebody else's by its hard link.
+// TestHardLinkInThePlaceOfALinkIsNotGivenAway: a workload must not get another owner's file by a hard link.
 func TestHardLinkInThePlaceOfALinkIsNotGivenAway(t *testing.T) {
 	mounttest.RequireRoot(t)
 	dir := t.TempDir()

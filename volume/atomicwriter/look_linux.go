@@ -122,8 +122,8 @@ func (l *look) same() bool {
 	return true
 }
 
-// tell writes the difference into a result.
-func (l *look) tell(r *Result) {
+// report writes the difference into a result.
+func (l *look) report(r *Result) {
 	for _, f := range l.want.files {
 		switch holds, there := l.found[f.path]; {
 		case !there:

@@ -21,7 +21,7 @@ func onThreadOf(t *testing.T, id uintptr, parent string, do func(dir string)) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		runtime.LockOSThread() // and never unlocked, so that nobody else gets this thread
+		runtime.LockOSThread() // never unlocked: no other goroutine gets this thread
 		for _, call := range [][4]uintptr{
 			{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id},
 		} {

@@ -50,7 +50,7 @@ func (a *attempt) run(ctx context.Context) error {
 		return err
 	}
 	if current == "" || !l.same() || !hasDigest(current, a.want.digest()) {
-		l.tell(&a.result)
+		l.report(&a.result)
 		if err := a.replace(ctx); err != nil {
 			return errors.Join(append(a.late, err)...)
 		}

@@ -185,7 +185,7 @@ func TestFileThatIsMissingIsWrittenAgain(t *testing.T) {
 	assert.Equal(t, Result{Published: true, Dir: published(dir), Added: []string{"c/d"}}, second)
 }
 
-func TestSetPermsSeesTheWholeSetBeforeAnybodyElse(t *testing.T) {
+func TestSetPermsSeesTheWholeSetBeforeItIsPublished(t *testing.T) {
 	dir := t.TempDir()
 	calls := 0
 	w := newWriter(t, dir, Options{})

@@ -11,14 +11,14 @@ import (
 
 // When the first and each further word is said of work that takes long, as kubelet 1.36 does.
 const (
-	firstWord = 30 * time.Second
-	nextWord  = time.Minute
+	firstReport = 30 * time.Second
+	nextReport  = time.Minute
 )
 
 // watch tells of progress until done is closed or ctx ends.
 func (w *work) watch(ctx context.Context, done <-chan struct{}) {
 	began := time.Now()
-	timer := time.NewTimer(firstWord)
+	timer := time.NewTimer(firstReport)
 	defer timer.Stop()
 	for words := 0; ; words++ {
 		select {
@@ -28,13 +28,13 @@ func (w *work) watch(ctx context.Context, done <-chan struct{}) {
 			return
 		case <-timer.C:
 		}
-		timer.Reset(nextWord)
-		w.tell(Progress{Dir: w.dir, Elapsed: time.Since(began), Counts: w.counts()}, words == 0)
+		timer.Reset(nextReport)
+		w.reportProgress(Progress{Dir: w.dir, Elapsed: time.Since(began), Counts: w.counts()}, words == 0)
 	}
 }
 
-//nolint:revive // Whether it is the first word is what the two messages differ in.
-func (w *work) tell(p Progress, first bool) {
+//nolint:revive // The two messages differ in whether it is the first.
+func (w *work) reportProgress(p Progress, first bool) {
 	if w.options.Progress != nil {
 		w.options.Progress(p)
 	}

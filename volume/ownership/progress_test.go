@@ -81,7 +81,7 @@ func TestWorkThatEndsInTimeIsNotSpokenOf(t *testing.T) {
 	})
 }
 
-func TestNobodyNeedListen(t *testing.T) {
+func TestProgressAndEventsAreOptional(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := &recorder{}
 		for _, o := range []Options{{}, {Events: events}, {Pod: pod}} {

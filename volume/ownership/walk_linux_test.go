@@ -131,8 +131,8 @@ func underAttack(t *testing.T, root string, swaps int, pairs [][2]string, apply 
 	}
 }
 
-// TestModeOfOneFileNeverReachesAnother has an attacker exchange a program of his with setuid, open to all, for one of
-// somebody else that is closed. Whoever changes a mode by name gives the bits of the one to the other.
+// TestModeOfOneFileNeverReachesAnother has an attacker exchange its own setuid program, which all may run, for another user's
+// program, which they may not. A change of modes by name would give the bits of the one to the other.
 func TestModeOfOneFileNeverReachesAnother(t *testing.T) {
 	requireChown(t)
 	for _, without := range []feature{0, featureFchmodat2} {
@@ -238,8 +238,8 @@ func TestDescriptorsAreClosed(t *testing.T) {
 	assert.Equal(t, before, open())
 }
 
-// TestSetgidThatIsNotKeptIsAFailure changes a directory as somebody who may not set setgid, which the kernel then drops
-// without a word.
+// TestSetgidThatIsNotKeptIsAFailure changes a directory as a user who may not set setgid. The kernel then drops the bit without an
+// error.
 func TestSetgidThatIsNotKeptIsAFailure(t *testing.T) {
 	requireChown(t)
 	root := t.TempDir()

@@ -14,18 +14,18 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// statxQuiet asks no server: what is looked for is known to the kernel itself.
-const statxQuiet = unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+// statxNoServer asks no server: what is looked for is known to the kernel itself.
+const statxNoServer = unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
 // filesystem answers FS.
 func filesystem(ctx context.Context, path string, expect Expect) (FSInfo, error) {
-	return filesystemBy(ctx, placeOf, path, expect)
+	return filesystemBy(ctx, mountRootOf, path, expect)
 }
 
 // filesystemBy is filesystem with a way to describe what is open. The descriptor that is checked is the one that is
 // measured.
 func filesystemBy(
-	ctx context.Context, describe func(int) (place, error), path string, expect Expect,
+	ctx context.Context, describe func(int) (mountRoot, error), path string, expect Expect,
 ) (FSInfo, error) {
 	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return FSInfo{}, err
@@ -41,7 +41,7 @@ func filesystemBy(
 	}
 	if !expect.met(place) {
 		return FSInfo{}, &WrongFilesystemError{
-			Path: path, Expected: expect, MountPoint: place.mountRoot, Device: place.device,
+			Path: path, Expected: expect, MountPoint: place.isMountRoot, Device: place.device,
 		}
 	}
 	if err := abandonable.Begin(ctx, "statfs"); err != nil {
@@ -56,59 +56,59 @@ func filesystemBy(
 	return info, nil
 }
 
-// place is where a descriptor is.
-type place struct {
-	device    uint64
-	mountRoot bool
+// mountRoot is where a descriptor is.
+type mountRoot struct {
+	device      uint64
+	isMountRoot bool
 }
 
-func (e Expect) met(p place) bool {
-	return (!e.MountPoint || p.mountRoot) && (e.Device == 0 || e.Device == p.device)
+func (e Expect) met(p mountRoot) bool {
+	return (!e.MountPoint || p.isMountRoot) && (e.Device == 0 || e.Device == p.device)
 }
 
-// placeOf describes what is open without asking its server.
-func placeOf(fd int) (place, error) {
+// mountRootOf describes what is open without asking its server.
+func mountRootOf(fd int) (mountRoot, error) {
 	var st unix.Statx_t
-	err := retry(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH|statxQuiet, 0, &st) })
+	err := retry(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH|statxNoServer, 0, &st) })
 	switch {
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // an old kernel, or a filter that does not know statx
-		return placeByIDs(fd)
+		return mountRootByIDs(fd)
 	case err != nil:
-		return place{}, err
+		return mountRoot{}, err
 	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0: // before Linux 5.8
-		return placeByIDs(fd)
+		return mountRootByIDs(fd)
 	}
-	return place{
-		device:    unix.Mkdev(st.Dev_major, st.Dev_minor),
-		mountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,
+	return mountRoot{
+		device:      unix.Mkdev(st.Dev_major, st.Dev_minor),
+		isMountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,
 	}, nil
 }
 
-// placeByIDs is placeOf for kernels that do not say what is the root of a mount. A directory is one when the directory
+// mountRootByIDs is mountRootOf for kernels that do not say what is the root of a mount. A directory is one when the directory
 // above belongs to another mount, or when there is none above.
-func placeByIDs(fd int) (place, error) {
+func mountRootByIDs(fd int) (mountRoot, error) {
 	var st, above unix.Stat_t
 	if err := retry(func() error { return unix.Fstat(fd, &st) }); err != nil {
-		return place{}, err
+		return mountRoot{}, err
 	}
-	p := place{device: st.Dev}
+	p := mountRoot{device: st.Dev}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return p, fmt.Errorf("whether a file is mounted there: %w", errors.ErrUnsupported)
 	}
 	up, err := openAt(fd, "..", unix.O_PATH)
 	if err != nil {
-		return place{}, err
+		return mountRoot{}, err
 	}
 	defer closeFD(up)
 	if err := retry(func() error { return unix.Fstat(up, &above) }); err != nil {
-		return place{}, err
+		return mountRoot{}, err
 	}
 	here, err := mountID(fd)
 	if err != nil {
-		return place{}, err
+		return mountRoot{}, err
 	}
 	there, err := mountID(up)
-	p.mountRoot = !bytes.Equal(here, there) || above.Dev == st.Dev && above.Ino == st.Ino
+	p.isMountRoot = !bytes.Equal(here, there) || above.Dev == st.Dev && above.Ino == st.Ino
 	return p, err
 }
 

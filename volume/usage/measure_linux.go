@@ -10,7 +10,7 @@ import (
 // otherwise by a walk, after which it may be known.
 func (m *Meter) measure(ctx context.Context, root string) (Usage, error) {
 	before, id, counted := m.countOf(root)
-	if counted && m.trusted(id) {
+	if counted && m.useConfirmed(id) {
 		return before, nil
 	}
 	used, err := walkTree(ctx, root)
@@ -58,14 +58,14 @@ func projectAbove(fd int) project {
 	return projectOf(up)
 }
 
-func (m *Meter) trusted(root projectRoot) bool {
+func (m *Meter) useConfirmed(root projectRoot) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.trust.use(root)
+	return m.confirmed.use(root)
 }
 
 func (m *Meter) confirm(root projectRoot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.trust.confirm(root)
+	m.confirmed.confirm(root)
 }

@@ -30,8 +30,8 @@ type Meter struct {
 	once    sync.Once
 	started *abandonable.Calls // by calls
 
-	mu    sync.Mutex
-	trust trust
+	mu        sync.Mutex
+	confirmed confirmedRoots
 }
 
 // Measure returns what the tree at root, an absolute path, occupies. root itself is not followed when it is a symbolic

@@ -39,7 +39,7 @@ func TestWithoutQuotaThereIsAWalk(t *testing.T) {
 	defer closeFD(fd)
 	if own := projectOf(fd); own.id == 0 {
 		_, ok := projectUsage(fd, 4_000_000_001)
-		assert.False(t, ok, "a project that nobody has")
+		assert.False(t, ok, "a project without files")
 	}
 	before, m := openDescriptors(t), &Meter{}
 	for range 3 {

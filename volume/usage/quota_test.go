@@ -42,34 +42,34 @@ func TestConfirmed(t *testing.T) {
 }
 
 func TestTrustIsUsedUp(t *testing.T) {
-	var trust trust
+	var confirmed confirmedRoots
 	one := projectRoot{inode: inode{dev: 1, ino: 2}, project: 7}
-	assert.False(t, trust.use(one), "nothing is trusted at first")
-	trust.confirm(one)
+	assert.False(t, confirmed.use(one), "no tree is confirmed at first")
+	confirmed.confirm(one)
 	for _, other := range []projectRoot{
 		{inode: inode{dev: 2, ino: 2}, project: 7}, {inode: inode{dev: 1, ino: 3}, project: 7}, {inode: one.inode, project: 8},
 	} {
-		assert.False(t, trust.use(other))
+		assert.False(t, confirmed.use(other))
 	}
-	for range quotaTrust {
-		assert.True(t, trust.use(one))
+	for range maxUses {
+		assert.True(t, confirmed.use(one))
 	}
-	assert.False(t, trust.use(one))
-	assert.Empty(t, trust.left, "what is not trusted is not remembered")
-	trust.confirm(one)
-	assert.True(t, trust.use(one))
+	assert.False(t, confirmed.use(one))
+	assert.Empty(t, confirmed.uses, "a tree without uses is not stored")
+	confirmed.confirm(one)
+	assert.True(t, confirmed.use(one))
 }
 
 func TestTrustIsBounded(t *testing.T) {
-	var trust trust
+	var confirmed confirmedRoots
 	root := func(i int) projectRoot { return projectRoot{inode: inode{ino: uint64(i)}, project: 1} }
-	for i := range 3 * maxTrusted {
-		trust.confirm(root(i))
-		assert.True(t, trust.use(root(i)), "the newest is trusted")
+	for i := range 3 * maxConfirmed {
+		confirmed.confirm(root(i))
+		assert.True(t, confirmed.use(root(i)), "the newest is confirmed")
 	}
-	assert.Len(t, trust.left, maxTrusted)
-	for known := range trust.left {
-		trust.confirm(known)
+	assert.Len(t, confirmed.uses, maxConfirmed)
+	for known := range confirmed.uses {
+		confirmed.confirm(known)
 	}
-	assert.Len(t, trust.left, maxTrusted, "one that is known takes no other's place")
+	assert.Len(t, confirmed.uses, maxConfirmed, "a known tree replaces no other")
 }

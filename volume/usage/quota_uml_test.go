@@ -136,7 +136,7 @@ func TestTreeBelowATreeOfItsProject(t *testing.T) {
 	}
 }
 
-// TestKernelKeepsProjectsApart holds what the trust in a count relies on: nothing of another project can be moved or
+// TestKernelKeepsProjectsApart holds what the use of a count relies on: nothing of another project can be moved or
 // linked into a tree.
 func TestKernelKeepsProjectsApart(t *testing.T) {
 	for _, dir := range quotaDirs(t) {

@@ -154,7 +154,7 @@ func TestMeasureRootThatIsNoDirectory(t *testing.T) {
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	got, err = Measure(t.Context(), fifo)
 	require.NoError(t, err)
-	assert.EqualValues(t, 1, got.Inodes, "nobody waits for a writer")
+	assert.EqualValues(t, 1, got.Inodes, "Measure does not wait for a writer")
 
 	for name, want := range map[string]error{"missing": fs.ErrNotExist, "file/below": unix.ENOTDIR} {
 		_, err = Measure(t.Context(), filepath.Join(dir, name))

@@ -52,7 +52,7 @@ func (r *caseRun) ended() context.Context {
 
 // endsAfter returns a context that ends in the nth of the moments of a call that takes whole.
 func (r *caseRun) endsAfter(whole time.Duration, n int) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(r.ctx(), whole*time.Duration(n+1)/(midways+1), errors.New("cancelled by the test"))
+	return context.WithTimeoutCause(r.ctx(), whole*time.Duration(n+1)/(midwayPoints+1), errors.New("cancelled by the test"))
 }
 
 // endsAtStep returns a context that ends in the nth step of the calls that have it.

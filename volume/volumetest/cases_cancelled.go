@@ -14,7 +14,7 @@ func (e *env) cut(n int, call func(context.Context) error, again, undo func()) {
 	whole := timeOf(again)
 	undo()
 	for moment := range n {
-		ctx, cancel := e.endsAfter(whole, moment*midways/n)
+		ctx, cancel := e.endsAfter(whole, moment*midwayPoints/n)
 		err := call(ctx)
 		cancel()
 		e.awaitLost(err)

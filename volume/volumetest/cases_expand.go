@@ -42,31 +42,31 @@ func expandCases() []Case {
 	}
 }
 
-// growing is a volume that is made larger.
-type growing struct {
+// expandable is a volume that is made larger.
+type expandable struct {
 	e        *env
 	spec     *volume.Spec
 	has, now resource.Quantity // the size that it was made with, and what it has now
 }
 
-func (e *env) newGrowing() *growing {
+func (e *env) newExpandable() *expandable {
 	e.t.Helper()
-	return e.growingFrom(e.volumeOptions())
+	return e.expandableFrom(e.volumeOptions())
 }
 
-func (e *env) growingFrom(options volume.VolumeOptions) *growing {
+func (e *env) expandableFrom(options volume.VolumeOptions) *expandable {
 	e.t.Helper()
 	pv := e.provision(options)
 	size := pv.Spec.Capacity[v1.ResourceStorage]
-	return &growing{e: e, spec: volume.NewSpecFromPersistentVolume(pv, false), has: size, now: size}
+	return &expandable{e: e, spec: volume.NewSpecFromPersistentVolume(pv, false), has: size, now: size}
 }
 
 // times returns n times the first size.
-func (g *growing) times(n int64) resource.Quantity {
+func (g *expandable) times(n int64) resource.Quantity {
 	return *resource.NewQuantity(n*g.has.Value(), resource.BinarySI)
 }
 
-func (g *growing) tryExpand(ctx context.Context, size resource.Quantity) (resource.Quantity, error) {
+func (g *expandable) tryExpand(ctx context.Context, size resource.Quantity) (resource.Quantity, error) {
 	g.e.t.Helper()
 	plugin, err := g.e.registry.FindExpandablePluginBySpec(g.spec)
 	g.e.must("finding what expands", err)
@@ -74,7 +74,7 @@ func (g *growing) tryExpand(ctx context.Context, size resource.Quantity) (resour
 }
 
 // expand grows the storage.
-func (g *growing) expand(size resource.Quantity) {
+func (g *expandable) expand(size resource.Quantity) {
 	g.e.t.Helper()
 	got, err := g.tryExpand(g.e.ctx(), size)
 	g.e.must("ExpandVolumeDevice", err)
@@ -85,7 +85,7 @@ func (g *growing) expand(size resource.Quantity) {
 }
 
 func storageGrows(e *env) {
-	g := e.newGrowing()
+	g := e.newExpandable()
 	g.expand(g.times(2))
 	g.expand(g.times(2))
 	e.crash()
@@ -94,7 +94,7 @@ func storageGrows(e *env) {
 }
 
 func storageDoesNotShrink(e *env) {
-	g := e.newGrowing()
+	g := e.newExpandable()
 	g.expand(g.times(2))
 	before := int64(0)
 	e.use(g.spec, func(h holding) {
@@ -132,7 +132,7 @@ func capacityOf(h holding) int64 {
 func expansionKeepsContent(e *env) {
 	e.requireLasting()
 	e.eachMode(func(newOptions func() volume.VolumeOptions) {
-		g := e.growingFrom(newOptions())
+		g := e.expandableFrom(newOptions())
 		e.fill(g.spec, "content")
 		g.expand(g.times(2))
 		e.expectContent(g.spec, "content")
@@ -150,7 +150,7 @@ func volumeGrows(e *env) {
 	if !ok {
 		e.t.Skipf("Config.World has no method Capacity: the size of a filesystem is unknown")
 	}
-	g := e.newGrowing()
+	g := e.newExpandable()
 	s := e.ready(g.spec)
 	p := s.forPod().setUp()
 	p.write("file", "content")
@@ -181,7 +181,7 @@ func volumeGrows(e *env) {
 }
 
 // expandOnNode grows the volume while it is mounted. Where that cannot be done while it is in use it is staged anew.
-func (g *growing) expandOnNode(s *staged, p *podVolume) (*staged, *podVolume) {
+func (g *expandable) expandOnNode(s *staged, p *podVolume) (*staged, *podVolume) {
 	g.e.t.Helper()
 	err := g.tryExpandOnNode(g.e.ctx(), s, p)
 	if errors.Is(err, volume.ErrInUse) {
@@ -198,7 +198,7 @@ func (g *growing) expandOnNode(s *staged, p *podVolume) (*staged, *podVolume) {
 // errNotGrown is what NodeExpand says that returns false.
 var errNotGrown = errors.New("it returned false and no error")
 
-func (g *growing) tryExpandOnNode(ctx context.Context, s *staged, p *podVolume) error {
+func (g *expandable) tryExpandOnNode(ctx context.Context, s *staged, p *podVolume) error {
 	g.e.t.Helper()
 	plugin, err := g.e.registry.FindNodeExpandablePluginBySpec(g.spec)
 	g.e.must("finding what expands on the node", err)
@@ -213,15 +213,19 @@ func (g *growing) tryExpandOnNode(ctx context.Context, s *staged, p *podVolume) 
 }
 
 func cancelledExpansion(e *env) {
-	g := e.newGrowing()
+	g := e.newExpandable()
 	s := e.ready(g.spec)
 	p := s.forPod().setUp()
 	p.write("file", "content")
 	size, onStorage, onNode := int64(1), time.Duration(0), time.Duration(0) // how long a whole call takes
 	for _, cut := range []func(whole time.Duration) (context.Context, context.CancelFunc){
 		func(time.Duration) (context.Context, context.CancelFunc) { return e.ended(), func() {} },
-		func(whole time.Duration) (context.Context, context.CancelFunc) { return e.endsAfter(whole, midways/4) },
-		func(whole time.Duration) (context.Context, context.CancelFunc) { return e.endsAfter(whole, midways/2) },
+		func(whole time.Duration) (context.Context, context.CancelFunc) {
+			return e.endsAfter(whole, midwayPoints/4)
+		},
+		func(whole time.Duration) (context.Context, context.CancelFunc) {
+			return e.endsAfter(whole, midwayPoints/2)
+		},
 	} {
 		size++
 		ctx, cancel := cut(onStorage)

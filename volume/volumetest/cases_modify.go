@@ -56,32 +56,32 @@ func modifyCases() []Case {
 // unknownKey is a parameter that no plugin knows.
 const unknownKey = "volumetest-no-such-parameter"
 
-// modifying is a volume whose attributes are changed.
-type modifying struct {
+// modifiable is a volume whose attributes are changed.
+type modifiable struct {
 	e             *env
 	spec          *volume.Spec
 	first, second map[string]string
 }
 
-func (e *env) newModifying() *modifying {
+func (e *env) newModifiable() *modifiable {
 	e.t.Helper()
 	spec := e.newSpec()
 	if spec.PersistentVolume == nil {
 		e.t.Skipf("volume %q is no PersistentVolume: only these are modified", spec.Name())
 	}
-	return e.modifyingOf(spec)
+	return e.modifiableOf(spec)
 }
 
-func (e *env) modifyingOf(spec *volume.Spec) *modifying {
+func (e *env) modifiableOf(spec *volume.Spec) *modifiable {
 	e.t.Helper()
-	m := &modifying{e: e, spec: spec, first: e.config.MutableParameters[0], second: e.config.MutableParameters[1]}
+	m := &modifiable{e: e, spec: spec, first: e.config.MutableParameters[0], second: e.config.MutableParameters[1]}
 	if len(m.first) == 0 || len(m.second) == 0 {
 		e.broken("the plugin has %v, and Config.MutableParameters does not say what can be modified", volume.CapModify)
 	}
 	return m
 }
 
-func (m *modifying) try(ctx context.Context, parameters map[string]string) error {
+func (m *modifiable) try(ctx context.Context, parameters map[string]string) error {
 	m.e.t.Helper()
 	plugin, err := m.e.registry.FindModifiablePluginBySpec(m.spec)
 	m.e.must("finding what modifies", err)
@@ -89,14 +89,14 @@ func (m *modifying) try(ctx context.Context, parameters map[string]string) error
 }
 
 // modify gives the volume attributes, and fails unless it has them.
-func (m *modifying) modify(parameters map[string]string) {
+func (m *modifiable) modify(parameters map[string]string) {
 	m.e.t.Helper()
 	m.e.must("ModifyVolume", m.try(m.e.ctx(), parameters))
 	m.expect(parameters)
 }
 
 // expect fails unless the storage has these attributes, where Config.Attributes can read that.
-func (m *modifying) expect(attributes map[string]string) {
+func (m *modifiable) expect(attributes map[string]string) {
 	m.e.t.Helper()
 	if m.e.config.Attributes == nil {
 		return
@@ -110,7 +110,7 @@ func (m *modifying) expect(attributes map[string]string) {
 }
 
 func attributesChange(e *env) {
-	m := e.newModifying()
+	m := e.newModifiable()
 	m.modify(m.first)
 	m.modify(m.first)
 	m.modify(m.second)
@@ -120,7 +120,7 @@ func attributesChange(e *env) {
 }
 
 func unknownAttribute(e *env) {
-	m := e.newModifying()
+	m := e.newModifiable()
 	m.modify(m.first)
 	wrong := maps.Clone(m.second)
 	wrong[unknownKey] = "value"
@@ -134,7 +134,7 @@ func unknownAttribute(e *env) {
 }
 
 func modifiedInUse(e *env) {
-	m := e.newModifying()
+	m := e.newModifiable()
 	e.use(m.spec, func(h holding) {
 		h.put(contentMark + "content")
 		for _, parameters := range []map[string]string{m.first, m.second} {
@@ -153,7 +153,7 @@ func modifiedInUse(e *env) {
 }
 
 // modifyUsed modifies a volume that is in use, where the plugin can.
-func (m *modifying) modifyUsed(parameters map[string]string) {
+func (m *modifiable) modifyUsed(parameters map[string]string) {
 	m.e.t.Helper()
 	if err := m.try(m.e.ctx(), parameters); !errors.Is(err, volume.ErrInUse) {
 		m.e.must("ModifyVolume of a volume in use", err)
@@ -162,7 +162,7 @@ func (m *modifying) modifyUsed(parameters map[string]string) {
 }
 
 func attributesStay(e *env) {
-	m := e.newModifying()
+	m := e.newModifiable()
 	m.modify(m.first)
 	for _, parameters := range []map[string]string{m.first, m.second, m.first} {
 		e.use(m.spec, func(holding) { m.expect(parameters) })
@@ -178,7 +178,7 @@ func attributesStay(e *env) {
 }
 
 func unnamedAttributesStay(e *env) {
-	m := e.newModifying()
+	m := e.newModifiable()
 	for _, parameters := range []map[string]string{m.first, m.second} {
 		m.modify(parameters)
 		m.modify(nil)
@@ -190,7 +190,7 @@ func unnamedAttributesStay(e *env) {
 }
 
 func modifiedAlone(e *env) {
-	m, other := e.newModifying(), e.newModifying()
+	m, other := e.newModifiable(), e.newModifiable()
 	m.modify(m.first)
 	other.modify(other.second)
 	m.expect(m.first)
@@ -200,7 +200,7 @@ func modifiedAlone(e *env) {
 }
 
 func cancelledModification(e *env) {
-	m := e.newModifying()
+	m := e.newModifiable()
 	e.use(m.spec, func(h holding) {
 		h.put(contentMark + "content")
 		if errors.Is(m.try(e.ctx(), m.first), volume.ErrInUse) {
@@ -215,7 +215,7 @@ func cancelledModification(e *env) {
 	}
 }
 
-func (m *modifying) cancel() {
+func (m *modifiable) cancel() {
 	m.e.t.Helper()
 	m.e.cut(4, func(ctx context.Context) error { return m.try(ctx, m.second) },
 		func() { m.modify(m.second) }, func() { m.modify(m.first) })
@@ -225,7 +225,7 @@ func provisionedWithAttributes(e *env) {
 	for _, which := range []int{0, 1} {
 		options := e.volumeOptions()
 		options.MutableParameters = maps.Clone(e.config.MutableParameters[which])
-		m := e.modifyingOf(volume.NewSpecFromPersistentVolume(e.provision(options), false))
+		m := e.modifiableOf(volume.NewSpecFromPersistentVolume(e.provision(options), false))
 		m.expect(options.MutableParameters)
 		e.crash()
 		e.provision(options)

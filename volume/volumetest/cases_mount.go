@@ -233,7 +233,7 @@ func cancelledInSetUp(e *env) {
 	p := s.forPod()
 	whole := timeOf(func() { p.setUp() })
 	p.tearDown()
-	for n := range midways {
+	for n := range midwayPoints {
 		p := s.forPod()
 		ctx, cancel := e.endsAfter(whole, n)
 		err := p.trySetUp(ctx)
@@ -310,7 +310,7 @@ func failedRefresh(e *env) {
 		e.awaitLost(p.trySetUpWith(e.ended(), args))
 		p.expectUsable()
 		p.expect("file", "content")
-		for n := range midways / 4 { // A refresh that finds all as it is takes a part of the time.
+		for n := range midwayPoints / 4 { // A refresh that finds all as it is takes a part of the time.
 			ctx, cancel := e.endsAfter(whole, n)
 			err := p.trySetUpWith(ctx, args)
 			cancel()

@@ -72,12 +72,12 @@ func (p *podVolume) lookOf() string {
 	names := p.e.namesIn(p.path)
 	slices.Sort(names)
 	for _, name := range append([]string{"."}, names...) {
-		p.e.tellFile(&look, filepath.Join(p.path, name))
+		p.e.describeFile(&look, filepath.Join(p.path, name))
 	}
 	return look.String()
 }
 
-func (d *directory) tellFile(look *strings.Builder, path string) {
+func (d *directory) describeFile(look *strings.Builder, path string) {
 	d.t.Helper()
 	info, err := d.world.Lstat(path)
 	if err != nil {

@@ -53,7 +53,7 @@ func (e *env) sameOf(call string, ask func(*volume.Spec) (string, error), spec, 
 func secretsAppearNowhere(e *env) {
 	secret := "Secret-" + nextID()
 	spec := withSecret(copySpec(e.newSpec()), secret)
-	d, begun := &discreet{e: e, secret: secret}, len(e.undo)
+	d, begun := &secretCheck{e: e, secret: secret}, len(e.undo)
 	name, err := e.plugin.GetVolumeName(spec)
 	d.look("GetVolumeName", name, err)
 	d.attach(spec, name)
@@ -89,13 +89,13 @@ func with(parameters map[string]string, secret string) map[string]string {
 	return more
 }
 
-// discreet looks at what the plugin says.
-type discreet struct {
+// secretCheck looks at what the plugin says.
+type secretCheck struct {
 	e      *env
 	secret string
 }
 
-func (d *discreet) look(call, path string, err error) {
+func (d *secretCheck) look(call, path string, err error) {
 	d.e.t.Helper()
 	if err != nil && strings.Contains(err.Error(), d.secret) {
 		d.e.broken("the error of %s contains it: %s", call, strings.ReplaceAll(err.Error(), d.secret, "***"))
@@ -106,7 +106,7 @@ func (d *discreet) look(call, path string, err error) {
 }
 
 // recycle recycles the volume that was torn down.
-func (d *discreet) recycle(spec *volume.Spec) {
+func (d *secretCheck) recycle(spec *volume.Spec) {
 	d.e.t.Helper()
 	plugin, err := d.e.registry.FindRecyclablePluginBySpec(spec)
 	if err != nil || spec.PersistentVolume == nil {
@@ -117,7 +117,7 @@ func (d *discreet) recycle(spec *volume.Spec) {
 }
 
 // provision makes a volume of a class that has the secret in its parameters and mount options.
-func (d *discreet) provision() {
+func (d *secretCheck) provision() {
 	d.e.t.Helper()
 	if !d.e.capabilities.Has(volume.CapProvision) {
 		return
@@ -136,7 +136,7 @@ func (d *discreet) provision() {
 	}
 }
 
-func (d *discreet) attach(spec *volume.Spec, name string) {
+func (d *secretCheck) attach(spec *volume.Spec, name string) {
 	d.e.t.Helper()
 	if yes, err := d.e.registry.IsAttachable(spec); err != nil || !yes {
 		d.look("CanAttach", "", err)
@@ -149,7 +149,7 @@ func (d *discreet) attach(spec *volume.Spec, name string) {
 	d.look("WaitForAttach", path, err)
 }
 
-func (d *discreet) stage(spec *volume.Spec) {
+func (d *secretCheck) stage(spec *volume.Spec) {
 	d.e.t.Helper()
 	if yes, err := d.e.registry.IsDeviceMountable(spec); err != nil || !yes {
 		d.look("CanDeviceMount", "", err)
@@ -168,7 +168,7 @@ func (d *discreet) stage(spec *volume.Spec) {
 	d.look("MountDevice", "", d.e.deviceMounter(spec).MountDevice(d.e.ctx(), spec, device, path, volume.DeviceMounterArgs{}))
 }
 
-func (d *discreet) setUp(spec *volume.Spec) {
+func (d *secretCheck) setUp(spec *volume.Spec) {
 	d.e.t.Helper()
 	pod := newPod()
 	mounter, err := d.e.plugin.NewMounter(spec, pod)

@@ -128,7 +128,7 @@ func cancelledInTearDown(e *env) {
 	s := e.ready(e.newSpec())
 	first := s.forPod().setUp()
 	whole := timeOf(first.tearDown)
-	for n := range midways {
+	for n := range midwayPoints {
 		p := s.forPod().setUp()
 		ctx, cancel := e.endsAfter(whole, n)
 		err := p.unmounter().TearDown(ctx)

@@ -14,7 +14,7 @@ func testConformance(t *testing.T) {
 	world, backend := fake.NewMounter(fake.MounterOptions{}), fake.NewBackend()
 	volumetest.Run(t, volumetest.Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
-			return fake.NewPlugin(fake.PluginOptions{Mounter: volumetest.Unsteady(world), Backend: backend})
+			return fake.NewPlugin(fake.PluginOptions{Mounter: volumetest.Yielding(world), Backend: backend})
 		},
 		NewSpec: volumetest.InlineSpec("fake.example.com"),
 		World:   world,

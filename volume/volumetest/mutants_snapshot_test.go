@@ -293,7 +293,7 @@ func (m *mutant) restoringWhatMayBeGone() {
 		return o
 	}
 	m.provision = func(ctx context.Context, made volume.Provisioner) (*v1.PersistentVolume, error) {
-		sway(ctx)
+		yield(ctx)
 		if options.Snapshot == nil || slices.ContainsFunc(m.Backend().Snapshots(), func(s volume.Snapshot) bool {
 			return s.Handle == options.Snapshot.Handle
 		}) {

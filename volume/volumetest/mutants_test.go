@@ -992,7 +992,7 @@ func grouped(gid int64) Config {
 	return config
 }
 
-// TestTheDefectsThatCSISanityDoesNotSee are those that somebody planted to try that suite, which saw none of them.
+// TestTheDefectsThatCSISanityDoesNotSee are defects that were planted to try that suite. It detected none of them.
 func TestTheDefectsThatCSISanityDoesNotSee(t *testing.T) {
 	rules, mutants := map[string]Case{}, defects()
 	for _, c := range Cases() {
@@ -1041,7 +1041,7 @@ func sharedOf(path string) string {
 
 // unlocked looks whether a mount that all pods share is there, and makes it if not.
 func (m *mutant) unlocked(ctx context.Context, made volume.Mounter, args volume.MounterArgs) error {
-	mounter, shared := Unsteady(m.world), sharedOf(made.GetPath())
+	mounter, shared := Yielding(m.world), sharedOf(made.GetPath())
 	mounted, err := mounter.IsMountPoint(ctx, shared)
 	if !mounted {
 		err = mounter.Mount(ctx, mount.Request{Source: "tmpfs", Target: shared, FSType: "tmpfs"})
@@ -1055,7 +1055,7 @@ func (m *mutant) unlocked(ctx context.Context, made volume.Mounter, args volume.
 
 // unlockedTearDown takes away what all pods share where no pod is left.
 func (m *mutant) unlockedTearDown(ctx context.Context, made volume.Unmounter) error {
-	mounter, shared := Unsteady(m.world), sharedOf(made.GetPath())
+	mounter, shared := Yielding(m.world), sharedOf(made.GetPath())
 	err := made.TearDown(ctx)
 	table, listErr := mounter.List(ctx)
 	pods := strings.TrimSuffix(shared, "shared") + "pods/"

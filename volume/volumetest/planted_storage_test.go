@@ -163,7 +163,7 @@ func (s *plantedStorage) mountsOf(ctx context.Context, name string) ([]string, e
 	return paths, err
 }
 
-// checkUnused refuses a disk that somebody has.
+// checkUnused refuses a disk that is attached.
 func (s *plantedStorage) checkUnused(ctx context.Context, name string) error {
 	mounts, err := s.mountsOf(ctx, name)
 	if err != nil {

@@ -129,7 +129,7 @@ func plantedConfig(t testing.TB, kind, bug string) Config {
 	config := Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
 			return &plantedPlugin{
-				kind: kind, bug: bug, storage: storage, mounter: Unsteady(world),
+				kind: kind, bug: bug, storage: storage, mounter: Yielding(world),
 				formatted: map[string]bool{}, seen: map[string]bool{},
 			}
 		},

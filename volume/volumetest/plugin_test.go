@@ -60,7 +60,7 @@ func attributesIn(backend *fake.Backend) func(testing.TB, *volume.Spec) map[stri
 
 func TestFakePluginOverTheKernelKeepsTheContract(t *testing.T) {
 	mounttest.RequireMounts(t)
-	config := fakeConfig(Unsteady(mount.New(mount.Options{})), 0)
+	config := fakeConfig(Yielding(mount.New(mount.Options{})), 0)
 	config.Require = volume.AllCapabilities &^ volume.CapGroupSnapshot // The files of a machine are not read at one moment.
 	Run(t, config)
 }

@@ -129,7 +129,7 @@ func inMemory(t *testing.T, bug fakedriver.Bug) *fakedriver.Driver {
 	dir := t.TempDir()
 	t.Cleanup(func() { unmountBelow(t, dir) })
 	return fakedriver.New(fakedriver.Options{
-		Dir: dir, Bug: bug, Memory: true, Node: measures, Controller: makes, Mounter: volumetest.Unsteady(mount.New(mount.Options{})),
+		Dir: dir, Bug: bug, Memory: true, Node: measures, Controller: makes, Mounter: volumetest.Yielding(mount.New(mount.Options{})),
 	})
 }
 

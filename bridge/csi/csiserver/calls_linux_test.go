@@ -146,10 +146,10 @@ func TestASuccessThatMountedNothingIsAnError(t *testing.T) {
 	c, plugin := faked(t, optionsIn(t.TempDir()))
 	require.NoError(t, c.create(t.Context(), "data"))
 	require.NoError(t, c.attach(t.Context()))
-	plugin.Inject(fake.MethodMountDevice, fake.Pretend())
+	plugin.Inject(fake.MethodMountDevice, fake.SkipWork())
 	codeIs(t, codes.Unavailable, c.stage(t.Context()))
 	require.NoError(t, c.stage(t.Context()))
-	plugin.Inject(fake.MethodSetUp, fake.Pretend())
+	plugin.Inject(fake.MethodSetUp, fake.SkipWork())
 	codeIs(t, codes.Unavailable, c.publish(t.Context(), "/target"))
 	require.NoError(t, c.publish(t.Context(), "/target"))
 }

@@ -62,7 +62,7 @@ func newNode(t *testing.T) *node {
 		release: sync.OnceFunc(func() { close(release) }),
 	}
 	n.refuses.Inject(fake.MethodSetUp, fake.FailN(-1, errors.New("the disk is attached elsewhere "+hostile)))
-	n.hangs.Inject(fake.MethodSetUp, fake.HangDeaf(release))
+	n.hangs.Inject(fake.MethodSetUp, fake.HangUninterruptible(release))
 	plugins := volume.NewVolumePluginMgr(host)
 	require.NoError(t, plugins.InitPlugins(t.Context(), fake.NewPlugin(fake.PluginOptions{Mounter: mounter}), n.refuses, n.hangs))
 	history := inspect.NewHistory(inspect.HistoryOptions{})

@@ -48,7 +48,7 @@ func TestADeviceThatIsNotReadyIsNotFormatted(t *testing.T) {
 	require.ErrorIs(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext4"}), format.ErrNotBlank)
 }
 
-func TestADeviceThatSomebodyHasAloneIsNotFormatted(t *testing.T) {
+func TestADeviceInExclusiveUseIsNotFormatted(t *testing.T) {
 	mounttest.RequireRoot(t)
 	disk := device(t, image(t, 64*mib))
 	holder, err := os.OpenFile(disk, os.O_RDWR|unix.O_EXCL, 0)
@@ -60,7 +60,7 @@ func TestADeviceThatSomebodyHasAloneIsNotFormatted(t *testing.T) {
 	require.NoError(t, format.ProveBlank(t.Context(), disk))
 }
 
-// A rival wants to write to a device for which it must have it alone, as whoever mounts or formats it.
+// rival is a program that opens a device with O_EXCL, as a mount or mkfs does, and writes to it.
 type rival struct {
 	path string
 	// after is how often it gets the device before it writes.
@@ -97,7 +97,7 @@ func (r rival) try(file *os.File, n int) (wrote, done bool, err error) {
 	return true, true, errors.Join(err, file.Sync())
 }
 
-func TestNobodyWritesBetweenTheProofAndTheFilesystem(t *testing.T) {
+func TestNoProcessWritesBetweenTheProofAndTheFilesystem(t *testing.T) {
 	mounttest.RequireRoot(t)
 	requireTool(t, "ext4")
 	const rounds = 16

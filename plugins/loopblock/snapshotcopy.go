@@ -12,10 +12,10 @@ import (
 )
 
 // copyAll copies what a workload writes to while it is frozen, and then what no process can write to before it returns.
-func (t *taking) copyAll(ctx context.Context, dir *image.Dir) error {
+func (t *snapshotCreation) copyAll(ctx context.Context, dir *image.Dir) error {
 	var written, unwritten []*member
 	for _, m := range t.members {
-		if m.use == quiet {
+		if m.use == unusedImage {
 			unwritten = append(unwritten, m)
 		} else {
 			written = append(written, m)
@@ -28,7 +28,7 @@ func (t *taking) copyAll(ctx context.Context, dir *image.Dir) error {
 }
 
 // copyFrozen freezes what is staged, copies the members, and proves that it was frozen all the time.
-func (t *taking) copyFrozen(ctx context.Context, dir *image.Dir, members []*member) (err error) {
+func (t *snapshotCreation) copyFrozen(ctx context.Context, dir *image.Dir, members []*member) (err error) {
 	frozen, err := t.freeze(ctx, dir)
 	defer func() {
 		err = errors.Join(err, t.freezes.thawAll(dir, frozen))
@@ -49,7 +49,7 @@ func (t *taking) copyFrozen(ctx context.Context, dir *image.Dir, members []*memb
 	return t.copyEach(ctx, members)
 }
 
-func (t *taking) copyEach(ctx context.Context, members []*member) error {
+func (t *snapshotCreation) copyEach(ctx context.Context, members []*member) error {
 	for _, m := range members {
 		if err := t.copyWhole(ctx, m); err != nil {
 			return fmt.Errorf("copying volume %q: %w", m.source.handle, err)
@@ -59,16 +59,16 @@ func (t *taking) copyEach(ctx context.Context, members []*member) error {
 }
 
 // copyWhole is copy that refuses an image whose filesystem only its next staging makes whole.
-func (t *taking) copyWhole(ctx context.Context, m *member) error {
-	if m.use == staged || m.source.block {
+func (t *snapshotCreation) copyWhole(ctx context.Context, m *member) error {
+	if m.use == stagedImage || m.source.block {
 		return t.copy(ctx, m)
 	}
 	return whileWhole(ctx, m.from, func() error { return t.copy(ctx, m) })
 }
 
 // copy fills the image of a snapshot.
-func (t *taking) copy(ctx context.Context, m *member) error {
-	if m.use == loose {
+func (t *snapshotCreation) copy(ctx context.Context, m *member) error {
+	if m.use == attachedImage {
 		if err := image.Sync(m.device.Path); err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func (t *taking) copy(ctx context.Context, m *member) error {
 	if !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
-	if m.use == loose {
+	if m.use == attachedImage {
 		return errors.Join(fmt.Errorf("the device is in use: %w", volume.ErrInUse), err)
 	}
 	info, err := m.from.Stat()

@@ -17,14 +17,14 @@ func covers(spans []span, offset int64) bool {
 
 func TestPlacesOfASmallDeviceAreAll(t *testing.T) {
 	for _, size := range []int64{1, 512, 1 << 20, wholeUpTo} {
-		assert.Equal(t, []span{{0, size}}, places(size))
+		assert.Equal(t, []span{{0, size}}, superblockSpans(size))
 	}
-	assert.Empty(t, places(0))
+	assert.Empty(t, superblockSpans(0))
 }
 
 func TestPlacesCoverEveryMark(t *testing.T) {
 	for _, size := range []int64{wholeUpTo + 512, 1 << 30, 300<<30 + 512, 5 << 40} {
-		spans := places(size)
+		spans := superblockSpans(size)
 		want := []int64{
 			0, 1024, 4096, 64 << 10, 4<<20 + 4096, // heads, btrfs, second head of LUKS2
 			size - 1, size - 512, size - 1<<20, // GPT, md, ZFS
@@ -47,14 +47,14 @@ func TestPlacesOfXFS(t *testing.T) {
 	const size = 10 << 30
 	for n := range int64(3) {
 		exact := (n + 1) * (size / 4)
-		assert.True(t, covers(places(size), exact), "group %d", n+1)
-		assert.True(t, covers(places(size), exact-128<<10), "group %d rounded down", n+1)
+		assert.True(t, covers(superblockSpans(size), exact), "group %d", n+1)
+		assert.True(t, covers(superblockSpans(size), exact-128<<10), "group %d rounded down", n+1)
 	}
 }
 
 func TestPlacesAreInOrderAndFew(t *testing.T) {
 	const size = 16 << 40
-	spans := places(size)
+	spans := superblockSpans(size)
 	total := int64(0)
 	for i, s := range spans {
 		assert.Less(t, s.start, s.end)

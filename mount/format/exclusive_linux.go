@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onDevice makes the filesystem on a block device that no other process can claim (O_EXCL), and so neither mount nor format, from the
-// first read of the proof to the end of the tool.
+// onDevice makes the filesystem on a block device. It has the device open with O_EXCL from the first read of the proof to the end
+// of the tool: no other process can mount or format it meanwhile.
 //
-// Every mkfs claims its device itself and fails on one that is claimed. It therefore works on a loop device over the claimed
-// descriptor, whose claim is free.
+// Every mkfs opens its device with O_EXCL too, and would fail. It therefore works on a loop device over the open descriptor.
 func (m making) onDevice(ctx context.Context, device *os.File) error {
 	held, err := hold(device)
 	if err != nil {
@@ -26,11 +25,11 @@ func (m making) onDevice(ctx context.Context, device *os.File) error {
 	return err
 }
 
-// hold opens the device again so that no other process can claim it.
+// hold opens the device again, with O_EXCL.
 func hold(device *os.File) (*os.File, error) {
 	held, err := reopen(device, unix.O_RDWR|unix.O_EXCL)
 	if errors.Is(err, unix.EBUSY) {
-		return nil, fmt.Errorf("%q is mounted, perhaps in another mount namespace, or claimed: it is not formatted: %w: %w",
+		return nil, fmt.Errorf("%q is mounted, perhaps in another mount namespace, or opened exclusively: it is not formatted: %w: %w",
 			device.Name(), ErrInUse, err)
 	}
 	return held, err

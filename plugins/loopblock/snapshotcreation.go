@@ -17,8 +17,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// taking creates the snapshots of one name: of one volume, or of a group.
-type taking struct {
+// snapshotCreation creates the snapshots of one name: of one volume, or of a group.
+type snapshotCreation struct {
 	*snapshots
 	name    string
 	group   bool
@@ -38,13 +38,13 @@ type member struct {
 type use uint8
 
 const (
-	quiet  use = iota // none, and Attach waits
-	staged            // the pods' filesystem, which can be frozen
-	loose             // a program with the device, which cannot be stopped
+	unusedImage   use = iota // none, and Attach waits
+	stagedImage              // the pods' filesystem, which can be frozen
+	attachedImage            // a program with the device, which cannot be stopped
 )
 
 // make returns the record of the name. It creates a missing one, with its snapshots.
-func (t *taking) make(ctx context.Context) (snapshotRecord, error) {
+func (t *snapshotCreation) make(ctx context.Context) (snapshotRecord, error) {
 	record, err := inImages(ctx, t.mounts.devices.images, "snapshot "+t.name, func(dir *image.Dir) (snapshotRecord, error) {
 		record, err := t.existing(dir)
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +69,7 @@ func (t *taking) make(ctx context.Context) (snapshotRecord, error) {
 }
 
 // existing returns the record of the name. If the record has other volumes, the error is a *volume.SnapshotSourceError.
-func (t *taking) existing(dir *image.Dir) (snapshotRecord, error) {
+func (t *snapshotCreation) existing(dir *image.Dir) (snapshotRecord, error) {
 	record, err := readRecord(dir, t.name)
 	if err != nil {
 		return snapshotRecord{}, err
@@ -80,7 +80,7 @@ func (t *taking) existing(dir *image.Dir) (snapshotRecord, error) {
 	return record, dir.Sync() // an earlier process may have been killed before the sync
 }
 
-func (t *taking) sources() []string {
+func (t *snapshotCreation) sources() []string {
 	var handles []string
 	for _, m := range t.members {
 		handles = append(handles, m.source.handle)
@@ -89,7 +89,7 @@ func (t *taking) sources() []string {
 }
 
 // makeLocked creates the images, and then renames the locked file to the record. If it fails, no image is left.
-func (t *taking) makeLocked(ctx context.Context, dir *image.Dir, lock *os.File) (snapshotRecord, error) {
+func (t *snapshotCreation) makeLocked(ctx context.Context, dir *image.Dir, lock *os.File) (snapshotRecord, error) {
 	if err := deleteImages(dir, t.name); err != nil {
 		return snapshotRecord{}, err
 	}
@@ -110,7 +110,7 @@ func (t *taking) makeLocked(ctx context.Context, dir *image.Dir, lock *os.File) 
 
 // afterFailedPublish deletes the images if the record provably has its incomplete name. A failed rename may still have
 // taken effect, for example on a disk with errors: then the snapshot exists, and the next call finds it.
-func (t *taking) afterFailedPublish(dir *image.Dir, lock *os.File, err error) error {
+func (t *snapshotCreation) afterFailedPublish(dir *image.Dir, lock *os.File, err error) error {
 	kept, isErr := dir.Is(t.name+lockSuffix, lock)
 	if isErr != nil || !kept {
 		return volume.Uncertain(errors.Join(err, isErr))
@@ -118,7 +118,7 @@ func (t *taking) afterFailedPublish(dir *image.Dir, lock *os.File, err error) er
 	return errors.Join(err, deleteImages(dir, t.name))
 }
 
-func (t *taking) makeImages(ctx context.Context, dir *image.Dir, record *snapshotRecord) error {
+func (t *snapshotCreation) makeImages(ctx context.Context, dir *image.Dir, record *snapshotRecord) error {
 	for i, m := range t.members {
 		file, err := dir.Create(record.imageName(i))
 		if err != nil {
@@ -147,7 +147,7 @@ func (t *taking) makeImages(ctx context.Context, dir *image.Dir, record *snapsho
 }
 
 // hold opens the images of rest and calls do. No program writes to them meanwhile, unless they are attached writable.
-func (t *taking) hold(ctx context.Context, rest []*member, do func() error) error {
+func (t *snapshotCreation) hold(ctx context.Context, rest []*member, do func() error) error {
 	if len(rest) == 0 {
 		return do()
 	}
@@ -159,7 +159,7 @@ func (t *taking) hold(ctx context.Context, rest []*member, do func() error) erro
 	return err
 }
 
-func (t *taking) holdOpen(ctx context.Context, m *member, next func() error) error {
+func (t *snapshotCreation) holdOpen(ctx context.Context, m *member, next func() error) error {
 	loops, entered := t.mounts.devices.loops, false
 	err := loops.WhileUnwritten(ctx, m.from, func() error {
 		entered = true
@@ -175,7 +175,7 @@ func (t *taking) holdOpen(ctx context.Context, m *member, next func() error) err
 }
 
 // findUse finds the user of a volume that is attached writable.
-func (t *taking) findUse(ctx context.Context, m *member) error {
+func (t *snapshotCreation) findUse(ctx context.Context, m *member) error {
 	device, err := t.mounts.devices.loops.FindFile(ctx, m.from)
 	if errors.Is(err, loop.ErrNotAttached) {
 		return fmt.Errorf("volume %q has just been detached: %w", m.source.handle, volume.ErrTransient)
@@ -189,10 +189,10 @@ func (t *taking) findUse(ctx context.Context, m *member) error {
 		return err
 	}
 	if mounted && device.IsMountedAs(there) {
-		m.use = staged
+		m.use = stagedImage
 		return nil
 	}
-	m.use = loose
+	m.use = attachedImage
 	opened, err := t.mounts.devices.loops.DeviceOpened(ctx, device.Path)
 	if err == nil && (len(t.members) > 1 || !image.SharesInOneStep(m.from) || opened && !m.source.block) {
 		err = fmt.Errorf("volume %q is attached to %s for writing and not staged, so that its writers cannot be stopped: end the pods that use it: %w",

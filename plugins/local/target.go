@@ -14,8 +14,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// place is what was found at the path of a volume.
-type place struct {
+// target is what was found at the path of a volume.
+type target struct {
 	// path is free of symbolic links.
 	path string
 	// isDevice is true for a block device; else it is a directory.
@@ -28,50 +28,50 @@ type place struct {
 
 // find looks what is at the path of a volume. Anything but a directory or a block device, and a path that leads to the
 // node's own directories, is an error that matches volume.ErrInvalid.
-func (p *Plugin) find(ctx context.Context, src source) (place, error) {
-	found, err := mount.RunAbandonable(ctx, "stat", src.path, func() (place, error) { return lookAt(src.path, p.protected) })
+func (p *Plugin) find(ctx context.Context, src source) (target, error) {
+	found, err := mount.RunAbandonable(ctx, "stat", src.path, func() (target, error) { return lookAt(src.path, p.protected) })
 	switch {
 	case err == nil:
 		return found, nil
 	case errors.Is(err, safepath.ErrOverlap):
 		err = fmt.Errorf("%w: %w", err, volume.ErrInvalid)
 	}
-	return place{}, fmt.Errorf("local volume %q: %w", src.name, err)
+	return target{}, fmt.Errorf("local volume %q: %w", src.name, err)
 }
 
-func lookAt(path string, protected []string) (place, error) {
+func lookAt(path string, protected []string) (target, error) {
 	resolved, err := safepath.ResolveApart(path, protected...)
 	if err != nil {
-		return place{}, err
+		return target{}, err
 	}
 	info, err := os.Lstat(resolved) // Not Stat: what has become a link since is none of ours.
 	if err != nil {
-		return place{}, err
+		return target{}, err
 	}
 	switch {
 	case info.IsDir():
-		return place{path: resolved}, nil
+		return target{path: resolved}, nil
 	case info.Mode().Type() == fs.ModeDevice: // A character device has another bit, too.
 		return deviceAt(resolved, info)
 	}
-	return place{}, fmt.Errorf("%s is neither a directory nor a block device: %w", path, volume.ErrInvalid)
+	return target{}, fmt.Errorf("%s is neither a directory nor a block device: %w", path, volume.ErrInvalid)
 }
 
-func deviceAt(path string, info fs.FileInfo) (place, error) {
+func deviceAt(path string, info fs.FileInfo) (target, error) {
 	major, minor, err := numberOf(info)
 	if err != nil {
-		return place{}, err
+		return target{}, err
 	}
 	content, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/ro", major, minor))
 	if err != nil {
-		return place{}, fmt.Errorf("whether %s is read-only is not known: %w", path, err)
+		return target{}, fmt.Errorf("whether %s is read-only is not known: %w", path, err)
 	}
 	readOnly := strings.TrimSpace(string(content)) != "0"
-	return place{path: path, isDevice: true, major: major, minor: minor, readOnly: readOnly}, nil
+	return target{path: path, isDevice: true, major: major, minor: minor, readOnly: readOnly}, nil
 }
 
 // checkWritable refuses to write to a disk that is read-only.
-func (p place) checkWritable(src source) error {
+func (p target) checkWritable(src source) error {
 	if p.readOnly && !src.podReadOnly {
 		return fmt.Errorf("%s is read-only: ask for the volume read-only, or make the disk writable (blockdev --setrw): %w", p.path, syscall.EROFS)
 	}
@@ -79,7 +79,7 @@ func (p place) checkWritable(src source) error {
 }
 
 // isShownBy reports whether a mount shows the volume: a directory by the bind at its path, a device by its whole filesystem.
-func (p *Plugin) isShownBy(ctx context.Context, found place, there mount.MountPoint) (bool, error) {
+func (p *Plugin) isShownBy(ctx context.Context, found target, there mount.MountPoint) (bool, error) {
 	switch {
 	case !found.isDevice:
 		return mount.RunAbandonable(ctx, "stat", there.Path, func() (bool, error) { return p.isSame(found.path, there.Path) })

@@ -12,40 +12,40 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// maxLooked is how many names of a tree are looked at for mounts, one by one. To remove more takes longer than to read a table
+// maxSearched is how many names of a tree are looked at for mounts, one by one. To remove more takes longer than to read a table
 // of some thousand mounts.
-const maxLooked = 4096
+const maxSearched = 4096
 
-// errNotLooked says that a tree was not looked at to the end.
-var errNotLooked = errors.New("the tree was not looked at to the end")
+// errNotSearched says that a tree was not looked at to the end.
+var errNotSearched = errors.New("the tree was not looked at to the end")
 
-// looker looks for mounts in a small tree.
-type looker struct {
+// mountSearch looks for mounts in a small tree.
+type mountSearch struct {
 	tree  *tree
 	at    int
 	mount uint64 // that at is in
 	left  int    // names that may still be looked at
 }
 
-// newLook begins a look beneath at. Without the ids of mounts nothing can be told.
-func (t *tree) newLook(at int) (*looker, error) {
+// newMountSearch begins a look beneath at. Without the ids of mounts nothing can be told.
+func (t *tree) newMountSearch(at int) (*mountSearch, error) {
 	own, err := look(at, "")
 	if err == nil && (own.mount == 0 || t.without&mount.FeatureStatxMountRoot != 0) {
-		err = errNotLooked
+		err = errNotSearched
 	}
-	return &looker{tree: t, at: at, mount: own.mount, left: maxLooked}, err
+	return &mountSearch{tree: t, at: at, mount: own.mount, left: maxSearched}, err
 }
 
-// lookIn looks at what is at name beneath at, and at all that is in it; at an empty name only at what is in at. A mount is an error
+// searchDir looks at what is at name beneath at, and at all that is in it; at an empty name only at what is in at. A mount is an error
 // that matches ErrMounted. Any other error says that the look did not come to an end.
-func (l *looker) lookIn(ctx context.Context, name string) error {
+func (l *mountSearch) searchDir(ctx context.Context, name string) error {
 	todo := []string{name}
 	for len(todo) > 0 {
 		name, todo = todo[len(todo)-1], todo[:len(todo)-1]
 		if err := abandonable.Begin(ctx, "statx"); err != nil {
 			return err
 		}
-		isDirectory, err := l.lookAt(name)
+		isDirectory, err := l.searchEntry(name)
 		if err != nil {
 			return err
 		}
@@ -63,8 +63,8 @@ func (l *looker) lookIn(ctx context.Context, name string) error {
 	return nil
 }
 
-// lookAt reports whether a directory is at name. What has gone is none.
-func (l *looker) lookAt(name string) (isDirectory bool, err error) {
+// searchEntry reports whether a directory is at name. What has gone is none.
+func (l *mountSearch) searchEntry(name string) (isDirectory bool, err error) {
 	now, err := look(l.at, name)
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -78,7 +78,7 @@ func (l *looker) lookAt(name string) (isDirectory bool, err error) {
 }
 
 // namesIn returns what is in the directory at name, unless that is too much.
-func (l *looker) namesIn(ctx context.Context, name string) ([]string, error) {
+func (l *mountSearch) namesIn(ctx context.Context, name string) ([]string, error) {
 	fd, err := l.tree.openPath(ctx, l.at, path.Join(".", name), how{directory: true, oneMount: true})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
@@ -92,7 +92,7 @@ func (l *looker) namesIn(ctx context.Context, name string) ([]string, error) {
 		return nil, err
 	}
 	if l.left -= len(names); l.left < 0 {
-		return nil, errNotLooked
+		return nil, errNotSearched
 	}
 	return names, nil
 }

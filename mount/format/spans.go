@@ -17,18 +17,18 @@ const (
 
 	wholeUpTo   = 64 * mib // a device of this size is read entirely
 	endSize     = 8 * mib  // the first and last part: labels, tables, the second head of LUKS2, md, GPT, ZFS
-	placeSize   = 64 * kib // around a backup superblock
+	spanSize    = 64 * kib // around a backup superblock
 	sampleCount = 256      // spread evenly over the whole
 )
 
-// places returns the parts of a device of size bytes that are read, in order and without overlap.
-func places(size int64) []span {
+// superblockSpans returns the parts of a device of size bytes that are read, in order and without overlap.
+func superblockSpans(size int64) []span {
 	if size <= wholeUpTo {
 		return merge([]span{{0, size}}, size)
 	}
 	spans := []span{{0, endSize}, {size - endSize, size}}
 	for _, offset := range slices.Concat(extBackups(size), btrfsBackups(), xfsBackups(size), ocfs2Backups(), samples(size)) {
-		spans = append(spans, span{offset, offset + placeSize})
+		spans = append(spans, span{offset, offset + spanSize})
 	}
 	return merge(spans, size)
 }
@@ -82,7 +82,7 @@ func xfsBackups(size int64) []int64 {
 	for n := int64(1); n < min(count, 64); n++ {
 		exact := size / count * n
 		for back := range int64(4) {
-			offsets = append(offsets, max(0, exact-back*placeSize))
+			offsets = append(offsets, max(0, exact-back*spanSize))
 		}
 	}
 	return offsets

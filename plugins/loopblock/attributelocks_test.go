@@ -16,14 +16,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// One call has the turn of a volume at a time, and nothing is kept when all have ended.
+// One call holds the lock of a volume at a time. No lock stays in memory when all calls have ended.
 func TestTurns(t *testing.T) {
-	var all turns
+	var all attributeLocks
 	var calls sync.WaitGroup
 	count := 0
 	for range 100 {
 		calls.Go(func() {
-			done, err := all.take(t.Context(), "pv")
+			done, err := all.lock(t.Context(), "pv")
 			if assert.NoError(t, err) {
 				count++ // which the race detector watches
 				done()
@@ -32,16 +32,16 @@ func TestTurns(t *testing.T) {
 	}
 	calls.Wait()
 	assert.Equal(t, 100, count)
-	assert.Empty(t, all.of)
+	assert.Empty(t, all.byHandle)
 }
 
-// Whatever reads, writes or applies the attributes of a volume waits for its turn, and no longer than its context.
+// A call that reads, writes or applies the attributes of a volume waits for the lock, at most until its context ends.
 func TestCallsOfOneVolumeWaitForTheirTurn(t *testing.T) {
 	p := New(Options{BaseDir: t.TempDir()})
 	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node"})
 	require.NoError(t, err)
 	require.NoError(t, p.Init(t.Context(), host))
-	done, err := p.devices.turns.take(t.Context(), "pv")
+	done, err := p.devices.attributeLocks.lock(t.Context(), "pv")
 	require.NoError(t, err)
 	cause := errors.New("the caller is gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -64,7 +64,7 @@ func TestCallsOfOneVolumeWaitForTheirTurn(t *testing.T) {
 		require.ErrorContains(t, err, "another call", name)
 	}
 	done()
-	assert.Empty(t, p.devices.turns.of)
+	assert.Empty(t, p.devices.attributeLocks.byHandle)
 }
 
 // Only a filesystem that says so cannot do direct I/O: whatever else keeps the file from being opened may pass.

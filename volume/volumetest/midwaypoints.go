@@ -7,8 +7,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// midways is how many moments of a call are tried for the end of its context.
-const midways = 8
+// midwayPoints is how many moments of a call are tried for the end of its context.
+const midwayPoints = 8
 
 // timeOf returns how long a call takes.
 func timeOf(call func()) time.Duration {
