@@ -205,10 +205,10 @@ func (f *FUSE) Kill() {
 }
 
 // Await returns when a call of op hangs, and fails the test when none comes within a minute.
-func (f *FUSE) Await(op FUSEOp) { f.AwaitHung(op, 1) }
+func (f *FUSE) Await(op FUSEOp) { f.awaitHung(op, 1) }
 
-// AwaitHung returns when n calls of op hang, and fails the test when they do not come within a minute.
-func (f *FUSE) AwaitHung(op FUSEOp, n int) {
+// awaitHung returns when n calls of op hang, and fails the test when they do not come within a minute.
+func (f *FUSE) awaitHung(op FUSEOp, n int) {
 	f.t.Helper()
 	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()

@@ -33,13 +33,13 @@ func TestARootIsComparedByWhatIsOpen(t *testing.T) {
 		} {
 			root, err := Open(t.Context(), path, Options{Without: w.without, FollowLinks: true})
 			require.NoError(t, err)
-			require.ErrorIs(t, root.CheckApart(t.Context(), w.path("to-kept")), want.apart, path)
+			require.ErrorIs(t, root.checkApart(t.Context(), w.path("to-kept")), want.apart, path)
 			require.ErrorIs(t, root.CheckOutside(t.Context(), w.path("to-kept")), want.outside, path)
 			require.NoError(t, root.CheckOutside(t.Context(), missing), path)
 			if path == w.dir || path == "/" {
-				require.ErrorIs(t, root.CheckApart(t.Context(), missing), ErrOverlap, path)
+				require.ErrorIs(t, root.checkApart(t.Context(), missing), ErrOverlap, path)
 			} else {
-				require.NoError(t, root.CheckApart(t.Context(), missing), path)
+				require.NoError(t, root.checkApart(t.Context(), missing), path)
 			}
 			require.NoError(t, root.Close())
 		}

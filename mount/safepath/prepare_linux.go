@@ -51,7 +51,7 @@ func checkApart(ctx context.Context, dir *Root, apart []string) error {
 	if len(apart) == 0 {
 		return nil
 	}
-	return dir.CheckApart(ctx, apart...)
+	return dir.checkApart(ctx, apart...)
 }
 
 // checkSource checks a directory in the volume, too: what is mounted in the volume may be what the volume must not be. A file

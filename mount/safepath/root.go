@@ -107,17 +107,17 @@ func OpenOrMake(ctx context.Context, hostPath string, dirs MkdirOptions, options
 	return Open(ctx, hostPath, options)
 }
 
-// CheckApart returns an error that matches [ErrOverlap] when the directory of the root is one of the absolute paths in apart,
+// checkApart returns an error that matches [ErrOverlap] when the directory of the root is one of the absolute paths in apart,
 // lies in one, or holds one. It compares what is open, by device and inode: what comes into the path of the root later makes no
 // difference. Links in apart are followed. One that does not exist lies where it would be made.
-func (r *Root) CheckApart(ctx context.Context, apart ...string) error {
+func (r *Root) checkApart(ctx context.Context, apart ...string) error {
 	_, err := doHere(ctx, r.to("use", ""), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, errors.Join(t.checkOutside(ctx, apart), t.checkHoldsNone(ctx, apart))
 	})
 	return err
 }
 
-// CheckOutside is [Root.CheckApart] for a directory that may hold the others, such as one in which something is made.
+// CheckOutside is checkApart for a directory that may hold the others, such as one in which something is made.
 func (r *Root) CheckOutside(ctx context.Context, others ...string) error {
 	_, err := doHere(ctx, r.to("use", ""), ignore, func(ctx context.Context, t *tree) (struct{}, error) {
 		return struct{}{}, t.checkOutside(ctx, others)

@@ -53,7 +53,7 @@ type Subpath struct {
 	// FollowVolumePath follows the symbolic links in VolumePath itself. It is for a path that the operator of the host has
 	// chosen, all parents of which belong to the host.
 	FollowVolumePath bool
-	// Apart are absolute paths from which the volume, and the part of it, must be apart; see [Root.CheckApart]. They are
+	// Apart are absolute paths from which the volume, and the part of it, must be apart. They are
 	// compared with the directories that were opened, and those are what is bound.
 	Apart []string
 	// Path is the sub-path, relative to VolumePath; see [CleanSubpath].
