@@ -7,12 +7,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// claimConditionBound is the type of the condition by which a controller says in the status of a claim why the claim has no volume.
-// Its status is False, its reason is that of the event, its message a sentence for people. A bound claim does not have it.
+// claimConditionBound is the type of the condition that says why a claim has no volume. A controller writes it. Its status is False,
+// its reason is that of the event, its message a sentence for people. A bound claim does not have it.
 const claimConditionBound v1.PersistentVolumeClaimConditionType = "volumekit.io/Bound"
 
-// WhyUnbound returns what the status of a claim says of why the claim has no volume, as "reason: message", or "" when it says
-// nothing.
+// WhyUnbound returns the reason in a claim's status why the claim has no volume, as "reason: message". It is "" if there is none.
 func WhyUnbound(claim *v1.PersistentVolumeClaim) string {
 	for _, c := range claim.Status.Conditions {
 		if c.Type == claimConditionBound && c.Status == v1.ConditionFalse {
@@ -22,7 +21,7 @@ func WhyUnbound(claim *v1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// SetUnbound writes into the status of a claim why the claim has no volume, and reports whether that is news. The claim must not be
+// SetUnbound writes into a claim's status why the claim has no volume, and reports whether the status changed. The claim must not be
 // shared.
 func SetUnbound(claim *v1.PersistentVolumeClaim, reason, message string) (changed bool) {
 	next := v1.PersistentVolumeClaimCondition{
@@ -41,8 +40,8 @@ func SetUnbound(claim *v1.PersistentVolumeClaim, reason, message string) (change
 	return true
 }
 
-// ClearUnbound takes what SetUnbound has written out of the status of a claim, and reports whether there was something. The claim
-// must not be shared.
+// ClearUnbound removes the condition of SetUnbound from a claim's status, and reports whether there was one. The claim must not be
+// shared.
 func ClearUnbound(claim *v1.PersistentVolumeClaim) (changed bool) {
 	if !slices.ContainsFunc(claim.Status.Conditions, isBoundCondition) {
 		return false

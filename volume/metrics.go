@@ -23,14 +23,14 @@ func (MetricsNil) GetMetrics(context.Context) (*Metrics, error) {
 	return nil, fmt.Errorf("metrics of this volume: %w", ErrUnsupported)
 }
 
-// MetricsOptions says how a provider measures. The zero value measures whatever is at the path.
+// MetricsOptions says how a provider measures. The zero value measures any filesystem at the path.
 type MetricsOptions struct {
-	// Meter is what measures. Providers that share one leave at most one call behind for each path, together no more than
-	// it allows, and it lists them. Nil means one of the provider's own.
+	// Meter makes the measurements. Providers that share one have at most one abandoned call for each path, and together at most
+	// as many as it allows; it lists them. Nil means one of the provider's own.
 	Meter *usage.Meter
-	// Expect is which filesystem is meant: that of a mount at the path, or that of a device. It is checked on what is
-	// then measured. The zero value takes the filesystem of whatever is there, as Kubernetes does: once the volume is
-	// unmounted, these are the numbers of the filesystem above it.
+	// Expect is the filesystem to measure: that of a mount at the path, or that of a device. It is checked on the same descriptor
+	// that is measured. The zero value accepts any filesystem, as Kubernetes does: after an unmount the result is that of the
+	// filesystem above.
 	Expect usage.Expect
 }
 
@@ -42,13 +42,13 @@ func (o MetricsOptions) meter() *usage.Meter {
 	return new(usage.Meter)
 }
 
-// MetricsStatFS measures a volume that has a filesystem of its own, by statfs(2). Make it with [NewMetricsStatFS], or
-// with [NewMetricsStatFSWith] to have it look whether something is mounted at the path. It is cheap, and wrong for a
-// directory that shares its filesystem with others: use [MetricsDu] for those.
+// MetricsStatFS measures a volume that has a filesystem of its own, by statfs(2). Make it with [NewMetricsStatFS], or with
+// [NewMetricsStatFSWith] to check what is mounted at the path. It is cheap, and wrong for a directory that shares its filesystem
+// with others: use [MetricsDu] for those.
 //
-// A statfs of a dead server never returns. When ctx ends first, it is abandoned, and the error matches [ErrUncertain]
-// and ctx's own and has the method Done() <-chan struct{}: the channel is closed when the call has ended. There is at
-// most one call per provider: later callers wait for it too. All this is so for every provider of this package.
+// A statfs of a dead server never returns. If ctx ends first, the call is abandoned. The error then matches [ErrUncertain] and ctx's
+// own, and has the method Done() <-chan struct{}: the channel is closed when the call has ended. There is at most one call per
+// provider: later callers wait for it too. This holds for every provider of this package.
 type MetricsStatFS struct {
 	path   string
 	statfs func(context.Context) (*Metrics, error)
@@ -57,8 +57,7 @@ type MetricsStatFS struct {
 
 var _ MetricsProvider = (*MetricsStatFS)(nil)
 
-// NewMetricsStatFS returns the provider for the filesystem that holds path, an absolute path, whichever that is. It does
-// no I/O.
+// NewMetricsStatFS returns the provider for any filesystem that holds path, an absolute path. It does no I/O.
 func NewMetricsStatFS(path string) *MetricsStatFS {
 	return NewMetricsStatFSWith(path, MetricsOptions{})
 }
@@ -82,7 +81,7 @@ func (m *MetricsStatFS) GetMetrics(ctx context.Context) (*Metrics, error) {
 	return metrics.copy(), err
 }
 
-// metricsOf makes metrics of what a meter has returned.
+// metricsOf converts a result of a meter.
 func metricsOf(info usage.FSInfo, err error) (*Metrics, error) {
 	if err != nil {
 		return nil, measured(err)
@@ -101,7 +100,7 @@ func metricsOf(info usage.FSInfo, err error) (*Metrics, error) {
 	return m, nil
 }
 
-// measured gives an error of a meter the words of this package.
+// measured makes an error of a meter match the sentinels of this package.
 func measured(err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -158,7 +157,7 @@ func NewMetricsDuWith(path string, options MetricsOptions) *MetricsDu {
 }
 
 // GetMetrics implements [MetricsProvider]: Used and InodesUsed are what the tree below the path occupies (see
-// [usage.Meter.Measure], which asks the filesystem where that counts projects), the rest is that of the shared filesystem
+// [usage.Meter.Measure], which reads the project quota if the filesystem has one), the rest is that of the shared filesystem
 // (see [MetricsStatFS]). The walk costs a system call per file and ends when ctx does: wrap it with [NewCachedMetrics].
 // Elsewhere than on Linux the error matches [ErrUnsupported].
 func (m *MetricsDu) GetMetrics(ctx context.Context) (*Metrics, error) {
@@ -183,7 +182,7 @@ func (m *MetricsDu) measure(ctx context.Context) (*Metrics, error) {
 	return metrics, nil
 }
 
-// CachedMetrics asks another provider no more often than it must. Make it with [NewCachedMetrics].
+// CachedMetrics caches the results of another provider. Make it with [NewCachedMetrics].
 type CachedMetrics struct {
 	provider MetricsProvider
 	ttl      time.Duration
@@ -202,7 +201,7 @@ func NewCachedMetrics(provider MetricsProvider, ttl time.Duration) *CachedMetric
 	return &CachedMetrics{provider: provider, ttl: ttl}
 }
 
-// GetMetrics implements [MetricsProvider]. Time in the answer is that of the measurement. The caller owns the answer.
+// GetMetrics implements [MetricsProvider]. Time in the result is that of the measurement. The caller owns the result.
 func (m *CachedMetrics) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if kept := m.fresh(); kept != nil {
 		return kept, nil

@@ -15,19 +15,19 @@ type VolumePlugin interface {
 	// Init is called once, at registration and before any other method but GetPluginName. A plugin whose Init fails is
 	// not registered.
 	Init(ctx context.Context, host VolumeHost) error
-	// GetPluginName returns the plugin's name: a domain, exactly one slash, a name ("example.com/ram"). It must be the
-	// same for ever, since it is a part of paths on disk.
+	// GetPluginName returns the plugin's name: a domain, exactly one slash, a name ("example.com/ram"). It must never change:
+	// paths on disk contain it.
 	GetPluginName() string
-	// GetVolumeName returns what identifies the storage behind spec, the same for each spec of the same storage, and
-	// what Detach is given. It must not be empty. A spec of another plugin is an error.
+	// GetVolumeName returns the identity of the storage behind spec. It is the same for each spec of the same storage, and Detach
+	// gets it. It must not be empty. A spec of another plugin is an error.
 	GetVolumeName(spec *Spec) (string, error)
-	// CanSupport reports whether this plugin serves spec. It is a pure test of the spec. Implement [SpecKindDeclarer]
-	// where the kind of a spec alone decides: the plugin is then found at once. Implement [Explainer] to say why not.
+	// CanSupport reports whether this plugin serves spec. It is a pure test of the spec. Implement [SpecKindDeclarer] if the kind of
+	// a spec alone decides: lookups are then faster. Implement [Explainer] to say why not.
 	CanSupport(spec *Spec) bool
 	// NewMounter returns what sets spec up for pod. It does no I/O. pod may hold no more than its UID.
 	NewMounter(spec *Spec, pod *v1.Pod) (Mounter, error)
-	// NewUnmounter returns what takes the volume away from a pod. It must work from the inner name (Spec.Name) and the
-	// pod's UID alone, also when nothing was ever set up.
+	// NewUnmounter returns the Unmounter of a pod's volume. It must work from the inner name (Spec.Name) and the pod's UID alone,
+	// also if nothing was ever set up.
 	NewUnmounter(name string, podUID types.UID) (Unmounter, error)
 }
 
@@ -71,9 +71,9 @@ type VolumeOptions struct {
 	// PVC is the claim. It must not be changed.
 	PVC *v1.PersistentVolumeClaim
 	// Source is the volume to copy: that of the claim which the data source of PVC names. It must not be changed. It is nil
-	// when PVC has no data source, or one that is not a claim, or a claim that is gone. A plugin must refuse a data source
-	// that it cannot copy, so that no pod gets an empty volume for a copy. An error that matches ErrInfeasible says that no
-	// earlier call made the volume either. Only a plugin with [CapClone] gets a Source.
+	// when PVC has no data source, or one that is not a claim, or a claim that is gone. A plugin must refuse a data source that it
+	// cannot copy: no pod may get an empty volume for a copy. An error that matches ErrInfeasible says that no earlier call made
+	// the volume either. Only a plugin with [CapClone] gets a Source.
 	Source *v1.PersistentVolume
 	// Snapshot is the snapshot from which the volume is restored: that which the data source of PVC names. It must not be
 	// changed. It is nil when PVC has no data source, or one that is not a snapshot, or a snapshot that is gone. The volume has
@@ -120,8 +120,8 @@ type AttachableVolumePlugin interface {
 // made after its term had ended. Absent, such an attachment stays until an operator detaches it.
 type AttachmentLister interface {
 	AttachableVolumePlugin
-	// ListAttachments returns every attachment that the storage has, to whatever node and by whomever it was made. An answer
-	// that may be incomplete is an error.
+	// ListAttachments returns every attachment of the storage: to any node, made by any program. A result that may be incomplete is
+	// an error.
 	ListAttachments(ctx context.Context) ([]Attachment, error)
 }
 
@@ -229,9 +229,9 @@ type MountOptionVolumePlugin interface {
 	SupportsMountOption() bool
 }
 
-// MountingVolumePlugin says which successful calls leave a mount. Implement it where SetUp or MountDevice mounts: an
-// executor with a mounter then refuses a set-up that mounted nothing, so that no pod writes into the directory beneath.
-// Absent, the executor does not check. Its methods are pure functions of the spec.
+// MountingVolumePlugin says which successful calls leave a mount. Implement it if SetUp or MountDevice mounts: an executor with a
+// mounter then refuses a set-up that mounted nothing. Otherwise a pod would write into the directory beneath. Absent, the executor
+// does not check. Its methods are pure functions of the spec.
 type MountingVolumePlugin interface {
 	VolumePlugin
 	// SetUpIsMount reports whether GetPath of spec's Mounter is a mount after SetUp has succeeded.
@@ -261,7 +261,7 @@ type SELinuxVolumePlugin interface {
 	SupportsSELinuxContextMount(spec *Spec) (bool, error)
 }
 
-// ReconstructedVolume is what could be learnt of a volume from a directory.
+// ReconstructedVolume describes a volume by its directory, without a record.
 type ReconstructedVolume struct {
 	// Spec is the volume; it may hold less than the spec that was set up, and is never nil.
 	Spec *Spec
@@ -269,7 +269,7 @@ type ReconstructedVolume struct {
 	SELinuxMountContext string
 }
 
-// ReconstructableVolumePlugin is optional. Absent, a volume without a record of ours cannot be adopted.
+// ReconstructableVolumePlugin is optional. Absent, a volume without a record cannot be adopted.
 type ReconstructableVolumePlugin interface {
 	// ConstructVolumeSpec rebuilds a spec from the inner name and the absolute path of a volume without a record. Records
 	// come first: the name of a directory does not hold the server, the claim or the options.
@@ -282,19 +282,17 @@ type Explainer interface {
 	ExplainSupport(spec *Spec) error
 }
 
-// SpecKindDeclarer is optional. Absent, CanSupport is asked about every spec, and each such plugin makes every look-up
-// slower.
+// SpecKindDeclarer is optional. Absent, the registry calls CanSupport for every spec, which makes every lookup slower.
 type SpecKindDeclarer interface {
-	// SpecKinds returns the kinds of spec that the plugin serves: each spec of one of them and no other. The registry then
-	// asks neither CanSupport nor [Explainer], which must say the same. Empty means that nothing is declared, as it must be
-	// by a plugin that serves some specs of a kind and not others. It is asked once, after Init; a source that does not
-	// exist is an error of the registration.
+	// SpecKinds returns the kinds of spec that the plugin serves: each spec of one of them and no other. The registry then calls
+	// neither CanSupport nor [Explainer], which must agree. Empty declares nothing: a plugin that serves some specs of a kind and not
+	// others must return that. The registry calls it once, after Init. A source that does not exist is an error of the registration.
 	SpecKinds() []SpecKind
 }
 
 // CapabilityLimiter is optional. Absent, a plugin can do all that its type says.
 type CapabilityLimiter interface {
-	// Capabilities returns what this plugin can do; abilities that its type does not have are ignored. It is asked
+	// Capabilities returns what this plugin can do; capabilities that its type does not have are ignored. The registry calls it
 	// once, after Init.
 	Capabilities() Capabilities
 }

@@ -7,8 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Spec is one volume as a plugin sees it: a volume of a pod or a PersistentVolume, of which exactly one is set. The
-// objects behind it are shared and must not be changed.
+// Spec is one volume as a plugin sees it: a volume of a pod or a PersistentVolume. Exactly one of the two is set. The objects are
+// shared and must not be changed.
 type Spec struct {
 	// Volume is the volume of a pod that needs no claim.
 	Volume *v1.Volume
@@ -28,7 +28,7 @@ func NewSpecFromPersistentVolume(pv *v1.PersistentVolume, readOnly bool) *Spec {
 	return &Spec{PersistentVolume: pv, ReadOnly: readOnly}
 }
 
-// Name returns the inner name: that of the pod's volume, or of the PersistentVolume. It is empty when neither is set.
+// Name returns the inner name: that of the pod's volume, or of the PersistentVolume. It is empty if neither is set.
 func (s *Spec) Name() string {
 	switch {
 	case s == nil:
@@ -74,8 +74,7 @@ func (s *Spec) Driver() (Driver, bool) {
 	return Driver{}, false
 }
 
-// HasDriver reports whether [Spec.Driver] names the plugin pluginName. It copies nothing, and so is the one to call in
-// CanSupport.
+// HasDriver reports whether [Spec.Driver] names the plugin pluginName. Call it in CanSupport: it copies nothing.
 func (s *Spec) HasDriver(pluginName string) bool {
 	if s == nil {
 		return false
@@ -164,8 +163,8 @@ func persistentDriver(source *v1.PersistentVolumeSource) (Driver, bool) {
 	return Driver{}, false
 }
 
-// PluginNameOfDriver returns the plugin that a CSI driver's name means: its first label is the name, the rest is the
-// domain, so that "foo.example.com" is "example.com/foo". A name without a dot is returned as it is; no plugin has it.
+// PluginNameOfDriver returns the plugin's name for a CSI driver's name. The first label is the name, the rest is the domain: driver
+// "foo.example.com" is plugin "example.com/foo". A name without a dot is returned unchanged; no plugin has it.
 func PluginNameOfDriver(driver string) string {
 	name, domain, ok := strings.Cut(driver, ".")
 	if !ok {

@@ -16,27 +16,28 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// Keeper keeps a few bytes beside a filesystem, each under a name, so that they are there after a kill and a power cut, too.
-// [Directory] does, and what [SetAttribute] puts into an image.
+// Keeper stores a few bytes beside a filesystem, each under a name. They survive a kill and a power cut. [Directory] is one; another
+// can use [SetAttribute] on an image.
 type Keeper interface {
-	// Keep keeps less than 2 KiB in the place of what was kept under the name; nil means that nothing is any more. It may be
-	// killed midway: what is then there is not used. Where nothing can be kept the error matches mount.ErrUnsupported.
+	// Keep stores less than 2 KiB, and replaces what was stored under the name; nil removes it. It may be killed midway: half a
+	// value is not used. If nothing can be stored, the error matches mount.ErrUnsupported.
 	Keep(ctx context.Context, name string, data []byte) error
-	// Kept returns what is kept under the name; nil: nothing.
+	// Kept returns the bytes under the name; nil if there are none.
 	Kept(ctx context.Context, name string) ([]byte, error)
 }
 
-// The names under which superblocks are kept. The programs write theirs in parts: one that is killed in between leaves none.
+// The names under which superblocks are stored. e2fsck and resize2fs write the superblock in parts: if one is killed in between, the
+// device has none.
 const (
 	keptExpansion = "growing"
 	keptCheck     = "checking"
-	// keptRepair holds no superblock, but says of which one, kept as keptExpansion, the expansion is being repaired. It is never
-	// there without that.
+	// keptRepair holds the checksum of the superblock under keptExpansion whose expansion is being repaired. It never exists without
+	// that superblock.
 	keptRepair = "mending"
 )
 
-// Interrupted returns the name under which the keeper keeps something of a check or an expansion, which is under way or was killed.
-// The name is empty if there is none: then the filesystem is whole as far as these two go, and so is a copy of it.
+// Interrupted returns the name under which the keeper has a superblock: a check or an expansion is running or was killed. The name
+// is empty if there is none. Then neither has left the filesystem, or a copy of it, damaged.
 func Interrupted(ctx context.Context, keeper Keeper) (name string, err error) {
 	for _, name := range []string{keptExpansion, keptCheck, keptRepair} {
 		data, err := keeper.Kept(ctx, name)
@@ -47,16 +48,16 @@ func Interrupted(ctx context.Context, keeper Keeper) (name string, err error) {
 	return "", nil
 }
 
-// CheckKept is [Check] that may be killed at any moment, as by an agent that is: the next CheckKept goes on. It keeps the
-// superblock of an ext2, ext3 or ext4 meanwhile, and puts it back where it finds it broken then, if the filesystem is the same
-// one and was not mounted since. A superblock that is broken for another reason is left alone.
+// CheckKept is [Check], but may be killed at any moment: the next CheckKept continues. It stores the superblock of an ext2, ext3 or
+// ext4 meanwhile. If the next call finds a broken superblock, it restores the stored one, provided that the filesystem is the same
+// and was not mounted since. A superblock that is broken for another reason is left alone.
 //
 // A filesystem on which [GrowKept] was broken off after resize2fs had begun is repaired by all that e2fsck proposes
 // (e2fsck -f -y). That loses nothing, since the expansion moves no blocks and the filesystem was whole before. The proof is the
 // superblock that GrowKept has kept: the filesystem is the same, was not mounted since, and now has the mark of resize2fs in
-// its superblock, or a broken one. Before e2fsck begins, which takes the mark off before it has written all the rest, CheckKept
-// keeps that it repairs this expansion: however often it is killed, the next CheckKept goes on, until e2fsck has ended with success.
-// Without the proof the filesystem is checked as any other: what is not safe to repair is [ErrDamaged].
+// its superblock, or a broken one. e2fsck clears the mark before it has written all the rest. So CheckKept first records that it
+// repairs this expansion: however often it is killed, the next CheckKept continues, until e2fsck has succeeded. Without the proof
+// the filesystem is checked as any other: an error that is not safe to repair is [ErrDamaged].
 func CheckKept(ctx context.Context, path, fsType string, keeper Keeper) (CheckResult, error) {
 	if !isExt(fsType) {
 		return Check(ctx, path, fsType)
@@ -130,7 +131,7 @@ func hasBrokenSuperblock(file *os.File) bool {
 
 func isExt(fsType string) bool { return fsType == "ext2" || fsType == "ext3" || fsType == "ext4" }
 
-// isFull reports whether nothing can be kept for want of space.
+// isFull reports whether err is about a full disk or quota.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 func repairKept(ctx context.Context, path string, before []byte, k keeping) (CheckResult, error) {
@@ -155,10 +156,10 @@ func GrowKept(ctx context.Context, path string, keeper Keeper) (GrowResult, erro
 	})
 }
 
-// keeping is how the next [CheckKept] learns what was under way. The zero value keeps nothing.
+// keeping records checks and expansions for the next [CheckKept]. The zero value records nothing.
 type keeping struct{ keeper Keeper }
 
-// check runs e2fsck. It ends a check that was killed, and keeps the superblock for the next.
+// check runs e2fsck. It completes a check that was killed, and stores the superblock for the next call.
 func (k keeping) check(ctx context.Context, file *os.File, option string) (CheckResult, error) {
 	before, err := k.beginCheck(ctx, file)
 	if err != nil {
@@ -174,7 +175,7 @@ func (k keeping) check(ctx context.Context, file *os.File, option string) (Check
 	return result, errors.Join(err, k.endCheck(ctx))
 }
 
-// beginCheck puts the superblock back that a check has broken which was killed, and keeps what is there then.
+// beginCheck restores a superblock that a killed check has broken. Then it stores the present one.
 func (k keeping) beginCheck(ctx context.Context, file *os.File) (super []byte, err error) {
 	var kept []byte
 	if k.keeper != nil {
@@ -193,10 +194,10 @@ func (k keeping) beginCheck(ctx context.Context, file *os.File) (super []byte, e
 	if err != nil && !errors.Is(err, mount.ErrUnsupported) && !isFull(err) {
 		return nil, fmt.Errorf("keeping the superblock of %q: %w", file.Name(), err)
 	}
-	return super, nil // Where nothing is kept a check that is killed takes a person, who is told by the next.
+	return super, nil // Nothing is stored: if the check is killed, the next one reports damage that a person must repair.
 }
 
-// endCheck forgets the superblock, since e2fsck has ended.
+// endCheck removes the stored superblock after e2fsck has ended.
 func (k keeping) endCheck(ctx context.Context) error {
 	if k.keeper == nil {
 		return nil
@@ -204,12 +205,12 @@ func (k keeping) endCheck(ctx context.Context) error {
 	return k.keeper.Keep(ctx, keptCheck, nil)
 }
 
-// set keeps the superblock, before resize2fs begins.
+// set stores the superblock before resize2fs begins.
 func (k keeping) set(ctx context.Context, path string, super []byte) error {
 	if k.keeper == nil {
 		return nil
 	}
-	// What an earlier expansion may have left must not speak for this one.
+	// The record of an earlier expansion must not count for this one.
 	err := k.keeper.Keep(ctx, keptRepair, nil)
 	if err == nil {
 		err = k.keeper.Keep(ctx, keptExpansion, pack(super))
@@ -223,7 +224,7 @@ func (k keeping) set(ctx context.Context, path string, super []byte) error {
 	return nil
 }
 
-// remove forgets it, and last of all what the proof of a repair rests on, since the filesystem is whole.
+// remove removes the records of a filesystem that is whole. The superblock, which proves that a repair is safe, goes last.
 func (k keeping) remove(ctx context.Context) error {
 	if k.keeper == nil {
 		return nil
@@ -234,8 +235,8 @@ func (k keeping) remove(ctx context.Context) error {
 	return k.keeper.Keep(ctx, keptExpansion, nil)
 }
 
-// repair repairs an ext on which an expansion was broken off, by all that e2fsck proposes. before is the superblock from just before
-// it. That it has begun is kept first, and until remove.
+// repair repairs an ext whose expansion was interrupted, by all that e2fsck proposes. before is the superblock from just before the
+// expansion. repair first records that it has begun; remove removes that record.
 func (k keeping) repair(ctx context.Context, file *os.File, before []byte) (CheckResult, error) {
 	if err := k.beginRepair(ctx, before); err != nil {
 		return CheckResult{}, fmt.Errorf("keeping that %q is repaired: %w", file.Name(), err)
@@ -247,14 +248,14 @@ func (k keeping) repair(ctx context.Context, file *os.File, before []byte) (Chec
 	if err != nil {
 		return CheckResult{}, err
 	}
-	// Of some of what it could not write e2fsck does not tell.
+	// e2fsck does not report all failed writes.
 	if _, err := checkExt(ctx, file, []string{"-f", "-n"}); err != nil {
 		return CheckResult{}, fmt.Errorf("after e2fsck -y: %w: %w", mount.ErrUncertain, err)
 	}
 	return result, nil
 }
 
-// beginRepair keeps that repair has begun. What says so already is not written again, since half of it would say nothing.
+// beginRepair records that a repair has begun. It does not replace an equal record: a kill midway would leave half of it.
 func (k keeping) beginRepair(ctx context.Context, before []byte) error {
 	begun, err := k.isRepairing(ctx, before)
 	if err != nil || begun {
@@ -262,18 +263,18 @@ func (k keeping) beginRepair(ctx context.Context, before []byte) error {
 	}
 	err = k.keeper.Keep(ctx, keptRepair, sumOf(before))
 	if isFull(err) {
-		return nil // A repair that is killed takes a person then.
+		return nil // If this repair is killed, a person must repair the filesystem.
 	}
 	return err
 }
 
-// isRepairing reports whether repair has begun with the expansion before which the superblock was kept.
+// isRepairing reports whether a repair has begun of the expansion with that superblock.
 func (k keeping) isRepairing(ctx context.Context, before []byte) (bool, error) {
 	kept, err := k.keeper.Kept(ctx, keptRepair)
 	return err == nil && before != nil && bytes.Equal(kept, sumOf(before)), err
 }
 
-// sumOf stands for a superblock. It is short, so that there is room for it beside what is kept already.
+// sumOf returns a checksum of a superblock. It is short: both records must fit into an inode's extended attributes.
 func sumOf(super []byte) []byte {
 	sum := sha256.Sum256(super)
 	return sum[:]
@@ -294,7 +295,7 @@ func pack(super []byte) []byte {
 	return packed
 }
 
-// unpack undoes pack. It returns nil for what was not kept whole.
+// unpack undoes pack. It returns nil for bytes that are not whole.
 func unpack(packed []byte) []byte {
 	if len(packed) < 4 {
 		return nil
@@ -360,10 +361,10 @@ func SetAttribute(file *os.File, name string, data []byte) error {
 	return nil
 }
 
-// Attribute returns what [SetAttribute] has put there; nil: nothing.
+// Attribute returns the data that [SetAttribute] has stored; nil if there is none.
 func Attribute(file *os.File, name string) ([]byte, error) { return attribute(file, name) }
 
-// syncPath makes what was made or removed in a directory survive a power cut.
+// syncPath syncs a directory: files made or removed in it survive a power cut.
 func syncPath(dir string) error {
 	file, err := os.Open(dir)
 	if err != nil {

@@ -15,14 +15,13 @@ import (
 // [*SameIdentityError].
 var ErrSameIdentity = errors.New("another filesystem with the same UUID is mounted")
 
-// SameIdentityError names two filesystems of one identity, of which one is mounted: one is a copy of the other, or of a
-// snapshot of it.
+// SameIdentityError names two filesystems with one identity. One is mounted, and one is a copy of the other, or of a snapshot of it.
 type SameIdentityError struct {
-	// Device is the one that was to be mounted, Other the one that is, at Path.
+	// Device is the one to mount. Other is mounted at Path.
 	Device, Other, Path string
 	// FSType and UUID are those of both.
 	FSType, UUID string
-	// Err is what the kernel has said.
+	// Err is the kernel's error.
 	Err error
 }
 
@@ -32,12 +31,12 @@ func (e *SameIdentityError) Error() string {
 		e.FSType, e.Device, e.UUID, e.Other, e.Path, e.Err)
 }
 
-// Unwrap returns [ErrSameIdentity] and what the kernel has said.
+// Unwrap returns [ErrSameIdentity] and the kernel's error.
 func (e *SameIdentityError) Unwrap() []error { return []error{ErrSameIdentity, e.Err} }
 
-// ExplainMount returns the error of a mount of device, or a [*SameIdentityError] when it was refused because table, the mount
-// table, has another filesystem of its identity: an xfs (EINVAL), or a btrfs before Linux 6.7 (EEXIST). The superblocks of the
-// devices of that type in the table are read for it; one that cannot be read explains nothing.
+// ExplainMount explains err, the error of a mount of device. It returns a [*SameIdentityError] if the kernel refused the mount
+// because another filesystem of its identity is in table, the mount table: an xfs (EINVAL), or a btrfs before Linux 6.7 (EEXIST).
+// Otherwise it returns err. It reads the superblocks of the devices of that type in table, and skips those that it cannot read.
 func ExplainMount(ctx context.Context, device, fsType string, table []mount.MountPoint, err error) error {
 	refused := errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EEXIST)
 	if !refused || fsType != "xfs" && fsType != "btrfs" {

@@ -12,22 +12,22 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// maxSearched is how many names of a tree are looked at for mounts, one by one. To remove more takes longer than to read a table
-// of some thousand mounts.
+// maxSearched limits the names of a tree that are checked one by one. To remove more takes longer than to read a table of some
+// thousand mounts.
 const maxSearched = 4096
 
-// errNotSearched says that a tree was not looked at to the end.
-var errNotSearched = errors.New("the tree was not looked at to the end")
+// errNotSearched: a search for mounts did not reach the end of the tree.
+var errNotSearched = errors.New("the tree was not searched to the end")
 
-// mountSearch looks for mounts in a small tree.
+// mountSearch searches a small tree for mounts.
 type mountSearch struct {
 	tree  *tree
 	at    int
 	mount uint64 // that at is in
-	left  int    // names that may still be looked at
+	left  int    // names that may still be checked
 }
 
-// newMountSearch begins a look beneath at. Without the ids of mounts nothing can be told.
+// newMountSearch returns a search beneath at. It fails on a kernel without ids of mounts.
 func (t *tree) newMountSearch(at int) (*mountSearch, error) {
 	own, err := look(at, "")
 	if err == nil && (own.mount == 0 || t.without&mount.FeatureStatxMountRoot != 0) {
@@ -36,8 +36,8 @@ func (t *tree) newMountSearch(at int) (*mountSearch, error) {
 	return &mountSearch{tree: t, at: at, mount: own.mount, left: maxSearched}, err
 }
 
-// searchDir looks at what is at name beneath at, and at all that is in it; at an empty name only at what is in at. A mount is an error
-// that matches ErrMounted. Any other error says that the look did not come to an end.
+// searchDir checks name beneath at, and everything in it. An empty name stands for the content of at. A mount is an error that
+// matches ErrMounted. After any other error the tree was not searched to the end.
 func (l *mountSearch) searchDir(ctx context.Context, name string) error {
 	todo := []string{name}
 	for len(todo) > 0 {
@@ -63,7 +63,7 @@ func (l *mountSearch) searchDir(ctx context.Context, name string) error {
 	return nil
 }
 
-// searchEntry reports whether a directory is at name. What has gone is none.
+// searchEntry checks one name, and reports whether it is a directory. A missing one is not.
 func (l *mountSearch) searchEntry(name string) (isDirectory bool, err error) {
 	now, err := look(l.at, name)
 	switch {
@@ -77,7 +77,7 @@ func (l *mountSearch) searchEntry(name string) (isDirectory bool, err error) {
 	return now.Mode&unix.S_IFMT == unix.S_IFDIR, nil
 }
 
-// namesIn returns what is in the directory at name, unless that is too much.
+// namesIn returns the names in the directory at name. More than maxSearched in all are an error.
 func (l *mountSearch) namesIn(ctx context.Context, name string) ([]string, error) {
 	fd, err := l.tree.openPath(ctx, l.at, path.Join(".", name), how{directory: true, oneMount: true})
 	if errors.Is(err, unix.ENOENT) {

@@ -22,9 +22,9 @@ const Name = "kubernetes.io/local-volume"
 
 // The sentinels of this package. Match them with errors.Is.
 var (
-	// ErrNotStaged says that the staging directory does not show what is at the volume's path, so that it was not bound.
+	// ErrNotStaged says that the staging directory does not show the target of the volume. It was not bound.
 	ErrNotStaged = errors.New("the volume is not staged")
-	// ErrWrongContent says that a disk holds something else than the filesystem of the volume. It was left as it is.
+	// ErrWrongContent says that a disk does not hold the filesystem of the volume. The disk was not changed.
 	ErrWrongContent = errors.New("not the filesystem of the volume")
 )
 
@@ -38,7 +38,7 @@ type Options struct {
 	// Events gets events about the pod, for an fsGroup that takes long to apply, and for one that is not applied because other
 	// pods have the volume; and about the PersistentVolume, for a filesystem that was repaired. Nil discards them.
 	Events volume.EventRecorder
-	// Logger is told of disks that were formatted and of filesystems that were repaired or have grown. Nil discards.
+	// Logger gets a line for each disk that was formatted and each filesystem that was repaired or expanded. Nil discards them.
 	Logger *slog.Logger
 }
 
@@ -47,11 +47,11 @@ type Options struct {
 type Plugin struct {
 	host      volume.VolumeHost
 	mount     mount.Interface
-	devices   *loop.Manager // knows of any block device whether it is in use
+	devices   *loop.Manager // finds out whether a block device is in use
 	protected []string
 	events    volume.EventRecorder
 	logger    *slog.Logger
-	// isSame is sameFile, but for tests whose mounts are not those of the kernel.
+	// isSame is sameFile, except in tests with a mounter that is not the kernel's.
 	isSame func(a, b string) (bool, error)
 }
 
@@ -130,8 +130,7 @@ func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return true }
 // MountDeviceIsMount implements [volume.MountingVolumePlugin].
 func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return true }
 
-// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The path is not known any more; the volume can be torn
-// down without it.
+// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The spec has no path; a teardown does not need one.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
 	if err := volume.CheckPathElement(volumeName); err != nil {
 		return volume.ReconstructedVolume{}, fmt.Errorf("local volume at %s: %w", mountPath, err)
@@ -139,7 +138,7 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	return volume.ReconstructedVolume{Spec: reconstructed(volumeName, v1.PersistentVolumeFilesystem)}, nil
 }
 
-// reconstructed is what is known of a volume that was found on disk.
+// reconstructed returns the spec of a volume that was found on disk.
 func reconstructed(name string, mode v1.PersistentVolumeMode) *volume.Spec {
 	return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -159,7 +158,7 @@ func (p *Plugin) mountAt(ctx context.Context, path string) (there mount.MountPoi
 	return there, err == nil, err
 }
 
-// unmountOwn unmounts what is at path, with all that shows the same below it, and removes path by rmdir.
+// unmountOwn unmounts the mount at path, and those below it with the same content. It removes path by rmdir.
 func (p *Plugin) unmountOwn(ctx context.Context, path string) error {
 	there, _, err := p.mountAt(ctx, path)
 	if err != nil {
@@ -175,7 +174,7 @@ func (p *Plugin) unmountOwn(ctx context.Context, path string) error {
 	return err
 }
 
-// shownBy is the identity of every mount that shows what m does, whichever of them it is.
+// shownBy returns an identity that matches every mount with the same content as m.
 func shownBy(m mount.MountPoint) mount.Identity {
 	return mount.Identity{Major: m.Major, Minor: m.Minor, Root: m.Root, FSType: m.FSType}
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// defaultFSType is what a blank disk gets when the volume does not say, as in Kubernetes.
+// defaultFSType is the filesystem of a blank disk whose volume names none, as in Kubernetes.
 const defaultFSType = "ext4"
 
-// stager stages volumes on this node, and takes them off.
+// stager stages and unstages volumes on this node.
 type stager struct{ plugin *Plugin }
 
 // NewDeviceMounter implements [volume.DeviceMountableVolumePlugin].
@@ -62,7 +62,7 @@ func (s *stager) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 
 func (p *Plugin) mountsDir() string { return filepath.Join(p.host.GetPluginDir(Name), "mounts") }
 
-// checksDir is the directory of what is needed when a check was killed.
+// checksDir is the directory of the records of checks.
 func (p *Plugin) checksDir() string { return filepath.Join(p.host.GetPluginDir(Name), "checks") }
 
 func (p *Plugin) stagingPath(name string) string { return filepath.Join(p.mountsDir(), name) }
@@ -116,7 +116,7 @@ func (p *Plugin) adopt(ctx context.Context, found target, there mount.MountPoint
 	return err
 }
 
-// bindDirectory stages the very directory that was found: a link that has come into the path since is not followed.
+// bindDirectory stages the directory that find has opened. It does not follow a link that came into the path since.
 func (p *Plugin) bindDirectory(ctx context.Context, src source, found target, target string) error {
 	parent, err := safepath.Open(ctx, filepath.Dir(found.path), safepath.Options{Mounter: p.mount})
 	if err != nil {
@@ -128,8 +128,8 @@ func (p *Plugin) bindDirectory(ctx context.Context, src source, found target, ta
 	})
 }
 
-// mountDisk stages the filesystem of a disk, which it makes when the disk is proven to be blank. No pod has the disk without a
-// filesystem meanwhile.
+// mountDisk stages the filesystem of a disk. It makes the filesystem if the disk is proven to be blank. No pod has the disk as a raw
+// device meanwhile.
 func (p *Plugin) mountDisk(ctx context.Context, src source, found target, target string) error {
 	if err := found.checkWritable(src); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (p *Plugin) mountDisk(ctx context.Context, src source, found target, target
 	return err
 }
 
-// explain names the filesystem beside which the one on a disk cannot be mounted, if that is why.
+// explain adds to err the mounted filesystem with the same identity, if that is the cause.
 func (p *Plugin) explain(ctx context.Context, disk, fsType string, err error) error {
 	if err == nil {
 		return nil
@@ -184,7 +184,7 @@ func (p *Plugin) prepare(ctx context.Context, src source, disk string) (string, 
 	return found.Type, p.check(ctx, src, disk, found.Type)
 }
 
-// format makes the filesystem of a disk on which nothing was recognised, if that is proven to be blank.
+// format makes the filesystem of a disk without a known signature, if the disk is proven to be blank.
 func (p *Plugin) format(ctx context.Context, src source, disk string) (string, error) {
 	if src.podReadOnly {
 		return "", fmt.Errorf("%s holds no filesystem, and none is made for a volume that is read-only: %w", disk, ErrWrongContent)
@@ -197,8 +197,8 @@ func (p *Plugin) format(ctx context.Context, src source, disk string) (string, e
 	return fsType, nil
 }
 
-// check runs the filesystem's check on a disk that is mounted nowhere, in no other mount namespace either. Where the program
-// is missing, the kernel replays the journal alone.
+// check runs the filesystem's check on a disk that is not mounted in any mount namespace. If the program is missing, only the kernel
+// replays the journal.
 func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) error {
 	mounted, err := p.devices.AwaitReleased(ctx, disk)
 	if err != nil || mounted {
@@ -221,7 +221,7 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 	return err
 }
 
-// keeper keeps what a check needs that is killed. Where there is no room the check goes on all the same, so that this is told here.
+// keeper stores the records of checks. A full disk does not stop the check: keeper logs it.
 type keeper struct {
 	format.Directory
 

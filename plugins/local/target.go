@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// target is what was found at the path of a volume.
+// target is the directory or block device at the path of a volume.
 type target struct {
 	// path is free of symbolic links.
 	path string
@@ -26,8 +26,8 @@ type target struct {
 	readOnly bool
 }
 
-// find looks what is at the path of a volume. Anything but a directory or a block device, and a path that leads to the
-// node's own directories, is an error that matches volume.ErrInvalid.
+// find returns the target of a volume. Any other kind of file, and a path that leads to the node's own directories, is an error
+// that matches volume.ErrInvalid.
 func (p *Plugin) find(ctx context.Context, src source) (target, error) {
 	found, err := mount.RunAbandonable(ctx, "stat", src.path, func() (target, error) { return lookAt(src.path, p.protected) })
 	switch {
@@ -44,7 +44,7 @@ func lookAt(path string, protected []string) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	info, err := os.Lstat(resolved) // Not Stat: what has become a link since is none of ours.
+	info, err := os.Lstat(resolved) // Not Stat: a link that came since is not followed.
 	if err != nil {
 		return target{}, err
 	}

@@ -9,13 +9,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// When the first and each further word is said of work that takes long, as kubelet 1.36 does.
+// When the first and each later report of long work is made, as by kubelet 1.36.
 const (
 	firstReport = 30 * time.Second
 	nextReport  = time.Minute
 )
 
-// watch tells of progress until done is closed or ctx ends.
+// watch reports progress until done is closed or ctx ends.
 func (w *work) watch(ctx context.Context, done <-chan struct{}) {
 	began := time.Now()
 	timer := time.NewTimer(firstReport)

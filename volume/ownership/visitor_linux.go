@@ -9,7 +9,7 @@ import (
 	"github.com/volumekit/volumekit/internal/treewalk"
 )
 
-// visitor changes what one worker sees.
+// visitor changes the files that one worker of a walk visits.
 type visitor struct {
 	work    *work
 	rules   rules
@@ -23,8 +23,8 @@ func (w *work) visitor(fchmodat2 fchmodat2) *visitor {
 	return &visitor{work: w, rules: w.rules, counter: w.counter(), sys: system{fchmodat2: fchmodat2}}
 }
 
-// Visit implements [treewalk.Visitor]. A directory is changed before it is read: what a workload makes in it from then on
-// inherits the group, so that it need not be seen.
+// Visit implements [treewalk.Visitor]. It changes a directory before the walk reads it: files that a workload makes in it from then
+// on inherit the group.
 func (v *visitor) Visit(e *treewalk.Entry) treewalk.Verdict {
 	v.counter.visited.Add(1)
 	if e.Stat.Mode&unix.S_IFMT == unix.S_IFLNK {
@@ -42,7 +42,7 @@ func (v *visitor) Visit(e *treewalk.Entry) treewalk.Verdict {
 	return treewalk.Next
 }
 
-// notPinned goes on without an entry that has vanished or that something was mounted on. The walk counts these.
+// notPinned skips an entry that has vanished or on which something was mounted. The walk counts these.
 func (v *visitor) notPinned(err error) treewalk.Verdict {
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, treewalk.ErrForeign) {
 		return max(v.Fail(err), treewalk.Prune)
@@ -50,7 +50,7 @@ func (v *visitor) notPinned(err error) treewalk.Verdict {
 	return treewalk.Prune
 }
 
-// Fail implements [treewalk.Visitor]. It keeps the failure and goes on, unless the next file will fail in the same way.
+// Fail implements [treewalk.Visitor]. It records the failure. It stops the walk if the next file will fail in the same way.
 func (v *visitor) Fail(err error) treewalk.Verdict {
 	v.work.fail(err)
 	if ofTheWhole(errnoOf(err)) {
@@ -59,7 +59,7 @@ func (v *visitor) Fail(err error) treewalk.Verdict {
 	return treewalk.Next
 }
 
-// ofTheWhole reports whether an error is of the filesystem or of this process, and not of one file.
+// ofTheWhole reports whether an error concerns the whole filesystem or this process, not one file.
 func ofTheWhole(errno unix.Errno) bool {
 	switch errno {
 	case unix.EROFS, // it went read-only
@@ -71,7 +71,7 @@ func ofTheWhole(errno unix.Errno) bool {
 	}
 }
 
-// apply makes the inode fit that fd is open on and that st describes. op is the call that failed.
+// apply changes the inode that fd is open on and st describes. op is the call that failed.
 func (v *visitor) apply(fd int, st *unix.Statx_t) (op string, err error) {
 	c := v.rules.changeOf(st)
 	if c.group {
@@ -95,8 +95,8 @@ func (v *visitor) apply(fd int, st *unix.Statx_t) (op string, err error) {
 	return v.verify(fd)
 }
 
-// verify looks whether a directory that was changed has kept it: without CAP_FSETID setgid is dropped silently, and some
-// filesystems pretend.
+// verify reads a changed directory back. Without CAP_FSETID the kernel drops setgid silently, and some filesystems report success
+// without a change.
 func (v *visitor) verify(fd int) (op string, err error) {
 	var st unix.Statx_t
 	if errno := statxFD(fd, &st); errno != 0 {
@@ -108,7 +108,7 @@ func (v *visitor) verify(fd int) (op string, err error) {
 	return "", nil
 }
 
-// root makes the root fit.
+// root changes the root.
 func (v *visitor) root(tree *treewalk.Tree) error {
 	v.counter.visited.Add(1)
 	var st unix.Statx_t

@@ -14,18 +14,17 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// statxNoServer asks no server: what is looked for is known to the kernel itself.
+// statxNoServer are flags of statx: query no server. The kernel itself knows the results.
 const statxNoServer = unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
-// filesystem answers FS.
+// filesystem is FS.
 func filesystem(ctx context.Context, path string, expect Expect) (FSInfo, error) {
-	return filesystemBy(ctx, mountRootOf, path, expect)
+	return filesystemBy(ctx, locationOf, path, expect)
 }
 
-// filesystemBy is filesystem with a way to describe what is open. The descriptor that is checked is the one that is
-// measured.
+// filesystemBy is filesystem with a function that describes an open file. It checks and measures the same descriptor.
 func filesystemBy(
-	ctx context.Context, describe func(int) (mountRoot, error), path string, expect Expect,
+	ctx context.Context, describe func(int) (location, error), path string, expect Expect,
 ) (FSInfo, error) {
 	if err := abandonable.Begin(ctx, "open"); err != nil {
 		return FSInfo{}, err
@@ -56,56 +55,56 @@ func filesystemBy(
 	return info, nil
 }
 
-// mountRoot is where a descriptor is.
-type mountRoot struct {
+// location is the device of an open file, and whether the file is the root of a mount.
+type location struct {
 	device      uint64
 	isMountRoot bool
 }
 
-func (e Expect) met(p mountRoot) bool {
+func (e Expect) met(p location) bool {
 	return (!e.MountPoint || p.isMountRoot) && (e.Device == 0 || e.Device == p.device)
 }
 
-// mountRootOf describes what is open without asking its server.
-func mountRootOf(fd int) (mountRoot, error) {
+// locationOf returns the location of an open file. It queries no server.
+func locationOf(fd int) (location, error) {
 	var st unix.Statx_t
 	err := retry(func() error { return unix.Statx(fd, "", unix.AT_EMPTY_PATH|statxNoServer, 0, &st) })
 	switch {
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // an old kernel, or a filter that does not know statx
-		return mountRootByIDs(fd)
+		return locationByIDs(fd)
 	case err != nil:
-		return mountRoot{}, err
+		return location{}, err
 	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0: // before Linux 5.8
-		return mountRootByIDs(fd)
+		return locationByIDs(fd)
 	}
-	return mountRoot{
+	return location{
 		device:      unix.Mkdev(st.Dev_major, st.Dev_minor),
 		isMountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,
 	}, nil
 }
 
-// mountRootByIDs is mountRootOf for kernels that do not say what is the root of a mount. A directory is one when the directory
+// locationByIDs is locationOf for kernels that do not say what is the root of a mount. A directory is one when the directory
 // above belongs to another mount, or when there is none above.
-func mountRootByIDs(fd int) (mountRoot, error) {
+func locationByIDs(fd int) (location, error) {
 	var st, above unix.Stat_t
 	if err := retry(func() error { return unix.Fstat(fd, &st) }); err != nil {
-		return mountRoot{}, err
+		return location{}, err
 	}
-	p := mountRoot{device: st.Dev}
+	p := location{device: st.Dev}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return p, fmt.Errorf("whether a file is mounted there: %w", errors.ErrUnsupported)
 	}
 	up, err := openAt(fd, "..", unix.O_PATH)
 	if err != nil {
-		return mountRoot{}, err
+		return location{}, err
 	}
 	defer closeFD(up)
 	if err := retry(func() error { return unix.Fstat(up, &above) }); err != nil {
-		return mountRoot{}, err
+		return location{}, err
 	}
 	here, err := mountID(fd)
 	if err != nil {
-		return mountRoot{}, err
+		return location{}, err
 	}
 	there, err := mountID(up)
 	p.isMountRoot = !bytes.Equal(here, there) || above.Dev == st.Dev && above.Ino == st.Ino

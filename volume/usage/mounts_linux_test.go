@@ -181,7 +181,7 @@ func TestFSOfWhatIsMeant(t *testing.T) {
 	require.NotEqual(t, whole.Device, meant.Device)
 	check := func(path string, expect Expect, want *WrongFilesystemError) {
 		t.Helper()
-		for _, describe := range []func(int) (mountRoot, error){mountRootOf, mountRootByIDs} {
+		for _, describe := range []func(int) (location, error){locationOf, locationByIDs} {
 			info, err := filesystemBy(t.Context(), describe, path, expect)
 			if want == nil {
 				require.NoError(t, err)

@@ -57,7 +57,7 @@ func newEnv(t testing.TB, c Case, config Config) *env {
 	return e
 }
 
-// newRoot returns a directory that no other case has.
+// newRoot makes a root directory for one case.
 func newRoot(t testing.TB, config Config) string {
 	t.Helper()
 	if config.RootDir != "" {
@@ -81,7 +81,7 @@ func (e *env) newAgent() agent {
 	return a
 }
 
-// crash replaces the agent: what the old one had in memory is gone.
+// crash replaces the agent: the memory of the old one is lost.
 func (e *env) crash() {
 	e.t.Helper()
 	e.agent = e.newAgent()
@@ -92,7 +92,7 @@ func (e *env) cleanUp() {
 	e.undoTo(0)
 }
 
-// newSpec returns a spec of storage of its own.
+// newSpec returns a spec of new storage.
 func (e *env) newSpec() *volume.Spec {
 	e.t.Helper()
 	if e.config.NewSpec != nil {
@@ -101,7 +101,7 @@ func (e *env) newSpec() *volume.Spec {
 	return volume.NewSpecFromPersistentVolume(e.provision(e.volumeOptions()), false)
 }
 
-// volumeOptions says what to provision.
+// volumeOptions returns the options for a volume of one case.
 func (e *env) volumeOptions() volume.VolumeOptions {
 	if e.config.NewVolumeOptions != nil {
 		return e.config.NewVolumeOptions(e.t)
@@ -111,7 +111,7 @@ func (e *env) volumeOptions() volume.VolumeOptions {
 	return options
 }
 
-// defaultOptions ask for a small volume that one node uses.
+// defaultOptions returns the options for a small volume that one node uses.
 func defaultOptions() volume.VolumeOptions {
 	name := "volumetest-" + nextID()
 	return volume.VolumeOptions{

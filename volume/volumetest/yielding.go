@@ -9,10 +9,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Yielding returns a mounter that does what mounter does, and lets other goroutines go first for a random while, before
-// each call and after it. Give it to the plugin under test: a look and the mount that follows from it then no longer happen
-// in one breath. The cases M5 and M9 hold one call at each of these moments while another runs, so that a lock that is missing is
-// noticed each time: the plugin must hand on the context that it is given.
+// Yielding returns a mounter that calls mounter, and yields to other goroutines for a random time before and after each call. Give it
+// to the plugin under test: other calls can then run between a check and the mount that follows from it. The cases M5 and M9 stop one
+// call at each of these moments while another runs. So they detect a missing lock each time, if the plugin passes on its context.
 func Yielding(mounter mount.Interface) mount.Interface { return yielding{mounter} }
 
 type yielding struct{ mounter mount.Interface }
@@ -30,7 +29,7 @@ func (u yielding) Metrics(path string) volume.MetricsProvider {
 	return volume.NewMetricsStatFS(path)
 }
 
-// yield lets others go first. A case may hold the call here.
+// yield lets other goroutines run. A case may stop the call here.
 func yield(ctx context.Context) {
 	step(ctx)
 	for range rand.IntN(64) {
