@@ -69,7 +69,7 @@ type Fault struct {
 	// Until makes the call wait until the channel is closed or its ctx ends; when ctx ends first, the call returns an
 	// error that matches volume.ErrUncertain and the cause of ctx, and does nothing else. Nil does not wait.
 	Until <-chan struct{}
-	// Deaf makes the wait for Until ignore ctx, as a system call does that cannot be interrupted.
+	// Uninterruptible makes the wait for Until ignore ctx, as an uninterruptible system call does.
 	Uninterruptible bool
 	// Panic is the value to panic with; nil does not panic.
 	Panic any

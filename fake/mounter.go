@@ -65,7 +65,7 @@ func NewMounter(options MounterOptions) *Mounter {
 
 // Inject queues faults for the next calls of method, after those that are queued already. A call that hangs keeps its
 // path as a call in the kernel does: when its ctx ends first, the caller gets an *mount.AbandonedError, other calls that change
-// the same path fail with mount.ErrStuck, and the work is done once the fault's channel is closed. A hang needs no Deaf.
+// the same path fail with mount.ErrStuck, and the work is done once the fault's channel is closed. A hang need not be Uninterruptible.
 func (m *Mounter) Inject(method Method, faults ...Fault) { m.log.inject(method, faults) }
 
 // Calls returns a copy of the log, in the order in which the calls began.

@@ -24,7 +24,7 @@ func TestAVolumeWaitsForTheOneAtItsPath(t *testing.T) {
 		"the teardown succeeds":              nil,
 		"it fails without effect":            {fake.FailN(3, assert.AnError)},
 		"it fails after its effect":          {fake.FailAfter(assert.AnError), fake.FailAfter(assert.AnError)},
-		"it does nothing and reports no end": {fake.Pretend(), fake.Pretend()},
+		"it does nothing and reports no end": {fake.SkipWork(), fake.SkipWork()},
 	} {
 		for how, again := range map[string]func(w *world, pod *v1.Pod){
 			"removed and added": func(w *world, pod *v1.Pod) { w.otherStorage("data"); w.add(pod) },

@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// A call under test makes steps: a mounter of Unsteady has one before and one after whatever it does. They are known by the
+// A call under test makes steps: a mounter of Yielding has one before and one after whatever it does. They are known by the
 // context, which a plugin hands on to its mounter.
 
 // mostSteps is how many steps of a call are tried at most.
