@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // sameStorage makes a volume name the storage of another one.
@@ -61,5 +62,36 @@ func TestStorageOfSeveralVolumesGoesWithTheLast(t *testing.T) {
 		assert.Empty(t, w.plugin.Backend().Handles())
 		w.requireNoVolume("a")
 		w.requireNoVolume("b")
+	})
+}
+
+// Two claims of a user's store have one UID, and so would have one volume. The second one, which the volume does not fit, gets
+// none, and the first one keeps its storage.
+func TestAClaimOfAnotherWithItsUIDTakesNoStorage(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		w.settle()
+		w.requireBound("c", made)
+		w.create(newClaim("d", func(claim *v1.PersistentVolumeClaim) {
+			claim.UID = "uid-c"
+			claim.Spec.StorageClassName = w.claim("c").Spec.StorageClassName
+			claim.Spec.Resources.Requests = size("9Gi")
+		}))
+		sleepUntilIdle()
+		assert.NotEmpty(t, w.plugin.Backend().Handles())
+		assert.Zero(t, w.calls(fake.MethodDelete))
+		w.requireBound("c", made)
+		assert.NotEqual(t, v1.ClaimBound, w.claim("d").Status.Phase)
+	})
+}
+
+// A plugin may return the volume of another claim, which does not fit. A volume that has an object is not discarded.
+func TestStorageWithAnObjectIsNotDiscarded(t *testing.T) {
+	inWorld(t, provisioned, func(t *testing.T, w *world) {
+		c := w.settle()
+		err := c.storage.Discard(t.Context(), w.claim("c"), w.volume(made), assert.AnError)
+		require.ErrorIs(t, err, assert.AnError)
+		require.ErrorIs(t, err, volume.ErrInUse)
+		require.ErrorIs(t, err, volume.ErrUncertain)
+		assert.Zero(t, w.calls(fake.MethodDelete))
 	})
 }

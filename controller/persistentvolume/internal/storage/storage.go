@@ -166,12 +166,13 @@ func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, job Job)
 	}
 }
 
-// Discard deletes storage that cannot be recorded, and returns cause. If the deletion fails too, the error is
-// uncertain: the claim keeps its finalizer, and the provisioning is retried.
+// Discard deletes storage that cannot be recorded, and returns cause. If the store has an object of the volume, which may be
+// another claim's, the storage stays. If the storage stays, or the deletion fails, the error is uncertain: the claim keeps its
+// finalizer, and the provisioning is retried.
 func (p *Plugins) Discard(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, cause error) error {
-	plugin, err := p.Deleter(pv)
+	err := p.checkUnrecorded(ctx, pv)
 	if err == nil {
-		err = p.Delete(ctx, plugin, pv)
+		err = p.discard(ctx, pv)
 	}
 	if err == nil {
 		return cause
@@ -179,4 +180,24 @@ func (p *Plugins) Discard(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	p.events.Eventf(claim, v1.EventTypeWarning, objects.ReasonProvisioningCleanupFailed,
 		"the storage of volume %q could not be deleted: %v", pv.Name, err)
 	return volume.Uncertain(errors.Join(cause, fmt.Errorf("and its storage could not be deleted: %w", err)))
+}
+
+func (p *Plugins) discard(ctx context.Context, pv *v1.PersistentVolume) error {
+	plugin, err := p.Deleter(pv)
+	if err != nil {
+		return err
+	}
+	return p.Delete(ctx, plugin, pv)
+}
+
+// checkUnrecorded refuses a volume that has an object in the store.
+func (p *Plugins) checkUnrecorded(ctx context.Context, pv *v1.PersistentVolume) error {
+	_, err := store.Get[*v1.PersistentVolume](ctx, p.store, "", pv.Name)
+	switch {
+	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("volume %q has an object: %w", pv.Name, volume.ErrInUse)
 }
