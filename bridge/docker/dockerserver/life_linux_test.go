@@ -357,3 +357,32 @@ func TestOptionsAreChecked(t *testing.T) {
 	_, err := dockerserver.New(nil, optionsIn(t))
 	require.ErrorIs(t, err, volume.ErrInvalid)
 }
+
+// RuntimeDir is lost while a container has a volume: the volume stays as it is, until it is removed after the container.
+func TestAUseWhoseRecordIsLostKeepsTheVolume(t *testing.T) {
+	mounttest.RequireRoot(t)
+	options := optionsIn(t)
+	d := serve(t, loops(), options)
+	d.create(t, "v", nil)
+	d.create(t, "unused", nil)
+	path := d.mount(t, "v", "lost")
+	container := exec.Command("cat")
+	container.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	in, err := container.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, container.Start())
+	d.stop()
+	require.NoError(t, os.RemoveAll(options.RuntimeDir))
+
+	d = serve(t, loops(), options)
+	assert.Equal(t, path, d.mount(t, "v", "another"))
+	d.unmount(t, "v", "another")
+	assert.Len(t, mountsBelow(t, options.RootDir), 2, "a container has it")
+	d.remove(t, "unused")
+	d.refused(t, "VolumeDriver.Remove", args{"Name": "v"}, "has it mounted")
+	require.NoError(t, in.Close())
+	require.NoError(t, container.Wait())
+	d.remove(t, "v")
+	d.stop()
+	assertNothingLeft(t, options)
+}

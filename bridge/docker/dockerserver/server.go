@@ -66,7 +66,7 @@ func (s *Server) run(ctx context.Context) (err error) {
 		return err
 	}
 	volumes := &volumes{
-		options: s.options, plugin: s.plugin, can: plugins.Capabilities(s.plugin.GetPluginName()), records: records, node: node,
+		options: s.options, plugin: s.plugin, host: s.host, can: plugins.Capabilities(s.plugin.GetPluginName()), records: records, node: node,
 		logger: s.logger, calls: abandonable.New(abandonable.Options{Logger: s.logger, Stuck: errStuck}),
 	}
 	if err := volumes.resume(ctx); err != nil {
@@ -100,6 +100,12 @@ func (s *volumes) resume(ctx context.Context) error {
 		if err := s.node.know(ctx, v); err != nil {
 			return err
 		}
+		if !used {
+			var err error
+			if used, err = s.recordUnrecorded(v); err != nil {
+				return err
+			}
+		}
 		if used {
 			if err := s.node.want(ctx, v); err != nil {
 				return fmt.Errorf("volume %s is in use: %w", volume.Quote(v.Name), err)
@@ -108,6 +114,32 @@ func (s *volumes) resume(ctx context.Context) error {
 	}
 	s.node.manager.PodsComplete()
 	return nil
+}
+
+// unrecordedUse is the id of a use whose record is lost. Docker's ids are hexadecimal.
+const unrecordedUse = "unrecorded"
+
+// recordUnrecorded records a use of a volume that has none on record, but is mounted here and in another mount namespace: RuntimeDir is
+// lost, and a container still has the volume. The use ends with Remove, once no container has the volume.
+func (s *volumes) recordUnrecorded(v volumeRecord) (used bool, err error) {
+	uid, name := podOf(v).UID, v.spec().Name()
+	path := s.host.GetPodVolumeDir(uid, s.plugin.GetPluginName(), name)
+	if unmounter, err := s.plugin.NewUnmounter(name, uid); err == nil && isBeneath(path, unmounter.GetPath()) {
+		path = unmounter.GetPath() // a directory in it, of some plugins
+	}
+	what, err := placeOf(path)
+	if err != nil || what == (place{}) {
+		return false, err
+	}
+	elsewhere := unusedElsewhere(path, "")
+	if elsewhere == nil {
+		return false, nil
+	}
+	s.logger.Warn("a volume is in use and not on record: it stays mounted until it is removed", "volume", v.Name, "path", path, "error", elsewhere)
+	if err := s.records.addUse(v.Name, unrecordedUse); err != nil {
+		return false, err
+	}
+	return true, s.records.setPath(v.Name, path, what.String())
 }
 
 // serve answers calls until ctx or the manager ends.

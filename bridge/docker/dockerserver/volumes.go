@@ -31,6 +31,7 @@ const (
 type volumes struct {
 	options Options
 	plugin  volume.VolumePlugin
+	host    *volume.Host
 	can     volume.Capabilities
 	records *records
 	node    *node
