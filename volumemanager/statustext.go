@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -101,7 +102,10 @@ func (s VolumeStatus) reasons() []string {
 		reasons = append(reasons, reason)
 	}
 	for _, c := range s.Conditions {
-		reasons = append(reasons, c.Reason+": "+cmp.Or(c.Message, textOf(c.Err)))
+		// A device and the pod's volume on it may have the same condition.
+		if reason := c.Reason + ": " + cmp.Or(c.Message, textOf(c.Err)); !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
 	}
 	return reasons
 }

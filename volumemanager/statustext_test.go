@@ -19,7 +19,10 @@ func TestAStatusIsATableWithReasons(t *testing.T) {
 			{PodName: pod, OuterName: "data", Phase: PhaseUnresolved, Err: errors.New("claim \"default/data\" is not bound\nat all")},
 			{
 				PodName: pod, OuterName: "site", Plugin: "kubernetes.io/nfs", Phase: PhaseMounted, ReadOnly: true, Path: "/lib/site",
-				Conditions: []Condition{{HealthCondition: volume.HealthCondition{Reason: ReasonUnreachable, Message: "no answer"}}},
+				Conditions: []Condition{
+					{HealthCondition: volume.HealthCondition{Reason: ReasonUnreachable, Message: "no answer"}},
+					{HealthCondition: volume.HealthCondition{Reason: ReasonUnreachable, Message: "no answer"}}, // of its device
+				},
 			},
 			{
 				Volume: "a.b/c/d", Plugin: "a.b/c", Phase: PhaseDetaching, DeviceMountPath: "/lib/staged", Attempts: 3,
