@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
@@ -58,4 +59,73 @@ func TestADetachFromAnotherNodeKeepsThePublishContext(t *testing.T) {
 	require.NoError(t, n.tearDown())
 	require.NoError(t, detacher.Detach(t.Context(), n.spec.PersistentVolume.Spec.CSI.VolumeHandle, "node-1"))
 	require.ErrorIs(t, n.setUp(t.Context()), ErrNotAttached)
+}
+
+// changingObject is the CSIDriver of a store, which is edited, deleted and made again.
+type changingObject struct{ object *storagev1.CSIDriver }
+
+func (c *changingObject) CSIDriver(context.Context, string) (*storagev1.CSIDriver, error) {
+	return c.object, nil
+}
+
+// Volumes of an initialised plugin stay attached, or not attached, whatever happens to the CSIDriver: a volume in use would be detached, or
+// published without its publish context.
+func TestAttachRequiredIsThatOfTheStart(t *testing.T) {
+	required := func(value bool) *storagev1.CSIDriver {
+		return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: fakedriver.Name}, Spec: storagev1.CSIDriverSpec{AttachRequired: &value}}
+	}
+	for name, c := range map[string]struct {
+		start   *storagev1.CSIDriver
+		later   []*storagev1.CSIDriver
+		attach  bool
+		service Services
+	}{
+		"required":                 {required(true), []*storagev1.CSIDriver{nil, required(false)}, true, Node},
+		"not required":             {required(false), []*storagev1.CSIDriver{nil, required(true)}, false, AllServices},
+		"required by a capability": {nil, []*storagev1.CSIDriver{required(false)}, true, AllServices},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := &changingObject{object: c.start}
+			d := serve(t, withoutStaging())
+			driver := d.driver(t, func(o *Options) { o.Objects, o.Services = objects, c.service })
+			n := &node{served: d, t: t, root: t.TempDir(), driver: driver}
+			n.restartAgent()
+			spec := volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{
+				CSI: &v1.CSIPersistentVolumeSource{Driver: fakedriver.Name, VolumeHandle: "vol-1"},
+			}}}, false)
+			for _, object := range append([]*storagev1.CSIDriver{c.start}, c.later...) {
+				objects.object = object
+				require.NoError(t, driver.Reread(t.Context()))
+				attaches, err := n.plugin.CanAttach(spec)
+				require.NoError(t, err)
+				assert.Equal(t, c.attach, attaches)
+				assert.Equal(t, c.attach, volume.CapabilitiesOf(n.plugin).Has(volume.CapAttach))
+			}
+		})
+	}
+}
+
+// An Init that has failed for want of a CSIDriver decides nothing.
+func TestAnInitAfterTheObjectWasMade(t *testing.T) {
+	objects := &changingObject{}
+	driver := serve(t, withoutStaging()).driver(t, func(o *Options) { o.Objects, o.Services = objects, Node })
+	host, err := volume.NewHost(volume.HostOptions{RootDir: t.TempDir(), NodeName: "node-1"})
+	require.NoError(t, err)
+	plugin := driver.Plugin()
+	require.ErrorIs(t, plugin.Init(t.Context(), host), volume.ErrInvalid)
+	objects.object = &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: fakedriver.Name}}
+	require.NoError(t, driver.Reread(t.Context()))
+	require.NoError(t, plugin.Init(t.Context(), host))
+	assert.True(t, volume.CapabilitiesOf(plugin).Has(volume.CapAttach))
+}
+
+// A plugin whose connection was closed still knows what its volumes need.
+func TestAClosedDriverStillStages(t *testing.T) {
+	n := newNode(t, fakedriver.Options{}, nil)
+	require.NoError(t, n.driver.Close())
+	require.NoError(t, n.driver.Close())
+	stages, err := n.plugin.CanDeviceMount(n.spec)
+	require.NoError(t, err)
+	assert.True(t, stages)
+	require.ErrorIs(t, n.setUp(t.Context()), volume.ErrTransient)
 }

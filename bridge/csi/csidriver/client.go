@@ -28,9 +28,11 @@ type client struct {
 	locks      volumeLocks
 	// object is the CSIDriver; nil if there is none.
 	object atomic.Pointer[storagev1.CSIDriver]
+	// fixed is attachRequired of the first Init; nil before that.
+	fixed atomic.Pointer[attachmentRule]
 
 	mu      sync.Mutex
-	current *session // nil before the first connection, and after close
+	current *session // nil before the first connection
 	closed  bool
 }
 
@@ -130,10 +132,10 @@ func (l *client) known() facts {
 // close ends the connection, and every call on it.
 func (l *client) close() error {
 	l.mu.Lock()
-	s := l.current
-	l.current, l.closed = nil, true
+	s, closed := l.current, l.closed
+	l.closed = true // The facts stay: a volume that was staged does not become one that is not.
 	l.mu.Unlock()
-	if s == nil {
+	if s == nil || closed {
 		return nil
 	}
 	return s.conn.Close()

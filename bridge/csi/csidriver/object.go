@@ -37,7 +37,9 @@ func (o storedObjects) CSIDriver(ctx context.Context, driver string) (*storagev1
 }
 
 // Reread reads the driver's CSIDriver again from [Options].Objects. Call it after a change of the object; a new
-// connection to the driver reads it too. A change of attachRequired has no effect on an initialised plugin.
+// connection to the driver reads it too. A change of attachRequired, also by a deletion of the object, has no effect on
+// the plugins of a Driver after the first [Plugin.Init]: their volumes stay attached, or not attached, until the program
+// makes another Driver.
 func (d *Driver) Reread(ctx context.Context) error { return d.client.readObject(ctx) }
 
 // readObject reads the CSIDriver, if the options have a source. If the read fails, the last object stays.
@@ -61,8 +63,22 @@ func (l *client) spec() storagev1.CSIDriverSpec {
 	return storagev1.CSIDriverSpec{}
 }
 
-// attachRequired returns attachRequired of the CSIDriver; exists is false if there is no CSIDriver.
+// attachmentRule is attachRequired of a CSIDriver.
+type attachmentRule struct{ required, exists bool }
+
+// fixAttachRequired sets attachRequired for all plugins of the driver; only the first call has an effect. A volume that
+// is in use must not become one that need not be attached: it would be detached, or published without its publish
+// context.
+func (l *client) fixAttachRequired(rule attachmentRule) {
+	l.fixed.CompareAndSwap(nil, &rule)
+}
+
+// attachRequired returns attachRequired of the CSIDriver; exists is false if there is no CSIDriver. After
+// fixAttachRequired it is always the same.
 func (l *client) attachRequired() (required, exists bool) {
+	if fixed := l.fixed.Load(); fixed != nil {
+		return fixed.required, fixed.exists
+	}
 	object := l.object.Load()
 	if object == nil {
 		return false, false

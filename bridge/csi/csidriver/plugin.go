@@ -104,11 +104,12 @@ func (p *Plugin) Init(ctx context.Context, host volume.VolumeHost) error {
 	if err != nil {
 		return err
 	}
-	_, exists := p.client.attachRequired()
+	required, exists := p.client.attachRequired()
 	if !exists && !p.options.Services.Has(Controller) {
 		return fmt.Errorf("driver %q: without its controller service only a CSIDriver says whether volumes must be attached: give it in Options.Object or Objects: %w",
 			s.facts.name, volume.ErrInvalid)
 	}
+	p.client.fixAttachRequired(attachmentRule{required, exists})
 	p.host = host
 	if err := p.node.init(host); err != nil {
 		return fmt.Errorf("driver %q: records: %w", s.facts.name, err)
