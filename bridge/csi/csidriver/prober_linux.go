@@ -157,9 +157,18 @@ func (p *Prober) scan(ctx context.Context) ([]volume.ProbeEvent, error) {
 	if err != nil {
 		return nil, err
 	}
+	events, closing := p.compare(ctx, there)
+	for _, d := range closing {
+		_ = d.Close() // Its socket is gone.
+	}
+	return events, nil
+}
+
+// compare updates the known sockets. It returns the changes, and the drivers whose connections the caller closes.
+func (p *Prober) compare(ctx context.Context, there map[string]os.FileInfo) (events []volume.ProbeEvent, closing []*Driver) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	events, closing := p.forgetGone(there)
+	events, closing = p.forgetGone(there)
 	for path, info := range there {
 		s := p.sockets[path]
 		if s == nil {
@@ -175,10 +184,7 @@ func (p *Prober) scan(ctx context.Context) ([]volume.ProbeEvent, error) {
 			events = append(events, volume.ProbeEvent{Op: volume.ProbeAddOrUpdate, Plugin: s.driver.Plugin()})
 		}
 	}
-	for _, d := range closing {
-		_ = d.Close() // Its socket is gone.
-	}
-	return events, nil
+	return events, closing
 }
 
 // forgetGone forgets the sockets that were removed or replaced.
@@ -231,6 +237,13 @@ const (
 func (p *Prober) identify(ctx context.Context, s *socket) {
 	defer p.watch.wake()
 	driver, err := p.connectTo(ctx, s)
+	if !p.keep(s, driver, err) && driver != nil {
+		_ = driver.Close() // Its socket is gone.
+	}
+}
+
+// keep stores the result of an identification. It returns false if the socket was removed meanwhile.
+func (p *Prober) keep(s *socket, driver *Driver, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.identifying, s.err = false, err
@@ -238,14 +251,14 @@ func (p *Prober) identify(ctx context.Context, s *socket) {
 		s.next = time.Now().Add(min(firstRetry<<min(s.failures, 6), lastRetry))
 		s.failures++
 		p.options.Drivers.Logger.Warn("a CSI driver is not used", "socket", s.path, "error", err)
-		return
+		return false
 	}
 	if s.gone || p.closed {
-		_ = driver.Close() // Its socket is gone.
-		return
+		return false
 	}
 	s.driver = driver
 	p.options.Drivers.Logger.Info("a CSI driver was found", "driver", s.name, "socket", s.path)
+	return true
 }
 
 // connectTo connects to the driver of a socket, and reports the result to its registrar, if there is one.
