@@ -1,6 +1,7 @@
 package csidriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.
 	if err != nil {
 		return "", err
 	}
-	p.attached.keep(attachment{src.csi.VolumeHandle, nodeName}, src.csi.ControllerPublishSecretRef)
+	p.attached.keep(attachment{src.csi.VolumeHandle, nodeName}, src.csi.ControllerPublishSecretRef, request.GetNodeId())
 	answer, err := call(ctx, s, "ControllerPublishVolume", csi.NewControllerClient(s.conn).ControllerPublishVolume, request)
 	if err != nil {
 		return "", err
@@ -128,37 +129,45 @@ func (a attacher) request(ctx context.Context, s *session, src source, node type
 	}, nil
 }
 
-// attachmentSecrets holds the reference to the secret of each attachment, because Detach does not get the volume. Attach
-// and the verification of attachments write it: after a restart it is complete when all have been verified. The zero
-// value is empty.
-type attachmentSecrets struct {
+// attachments holds what Detach needs and does not get: the reference to the secret of each attachment, and the driver's
+// id of its node. Attach and the verification of attachments write it: after a restart it is complete when all have been
+// verified. The zero value is empty.
+type attachments struct {
 	mu   sync.Mutex
-	refs map[attachment]*v1.SecretReference
+	made map[attachment]attachmentFacts
 }
 
-func (a *attachmentSecrets) keep(at attachment, ref *v1.SecretReference) {
-	if ref == nil {
-		return
+// attachmentFacts are the facts of one attachment.
+type attachmentFacts struct {
+	secret *v1.SecretReference
+	nodeID string // empty if it is unknown
+}
+
+// keep stores the facts of an attachment. A known id of the node stays if the new one is empty.
+func (a *attachments) keep(at attachment, secret *v1.SecretReference, nodeID string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.made == nil {
+		a.made = map[attachment]attachmentFacts{}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.refs == nil {
-		a.refs = map[attachment]*v1.SecretReference{}
+	f := attachmentFacts{secret: secret.DeepCopy(), nodeID: nodeID}
+	if nodeID == "" {
+		f.nodeID = a.made[at].nodeID
 	}
-	a.refs[at] = ref.DeepCopy()
+	a.made[at] = f
 }
 
-// of returns the secret of an attachment; nil if there is none.
-func (a *attachmentSecrets) of(at attachment) *v1.SecretReference {
+// of returns the facts of an attachment; the zero value if none are known.
+func (a *attachments) of(at attachment) attachmentFacts {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.refs[at]
+	return a.made[at]
 }
 
-func (a *attachmentSecrets) forget(at attachment) {
+func (a *attachments) forget(at attachment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.refs, at)
+	delete(a.made, at)
 }
 
 // WaitForAttach implements [volume.Attacher]. It does not wait: a driver finds its device itself.
@@ -208,8 +217,9 @@ func (c *contexts) forget(handle string) {
 	delete(c.byHandle, handle)
 }
 
-// Detach implements [volume.Detacher]. NOT_FOUND is no success: by the specification the volume does not count as
-// detached then.
+// Detach implements [volume.Detacher]. It uses the id of the node with which the volume was attached, if that is known:
+// the node may be gone, or registered anew with another id. NOT_FOUND is no success: by the specification the volume does
+// not count as detached then.
 func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.NodeName) error {
 	p, handle := a.plugin, handleOfName(volumeName)
 	if err := p.checkHandle(handle); err != nil {
@@ -222,17 +232,21 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 	if !s.facts.controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
 		return nil
 	}
-	known, err := p.driverNode(ctx, s.facts, nodeName)
-	if err != nil {
-		return err
-	}
 	at := attachment{handle, nodeName}
-	secrets, err := p.options.secret(ctx, p.attached.of(at))
+	known := p.attached.of(at)
+	if known.nodeID == "" {
+		node, err := p.driverNode(ctx, s.facts, nodeName)
+		if err != nil {
+			return err
+		}
+		known.nodeID = node.NodeID
+	}
+	secrets, err := p.options.secret(ctx, known.secret)
 	if err != nil {
 		return err
 	}
 	_, err = call(ctx, s, "ControllerUnpublishVolume", csi.NewControllerClient(s.conn).ControllerUnpublishVolume,
-		&csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: known.NodeID, Secrets: secrets})
+		&csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: known.nodeID, Secrets: secrets})
 	if err == nil {
 		p.attached.forget(at)
 		if nodeName == p.host.GetNodeName() {
@@ -267,34 +281,50 @@ func (p *Plugin) BulkVerifyVolumes(
 		return answer, err
 	}
 	for node, specs := range volumesByNode {
-		known, err := p.driverNode(ctx, s.facts, node)
-		if err != nil {
-			continue // A node without a known id cannot be compared with the driver's answer.
-		}
+		current, _ := p.driverNode(ctx, s.facts, node) // Its error leaves the id empty.
 		answer[node] = map[v1.UniqueVolumeName]bool{}
 		for name, spec := range specs {
 			src, err := p.sourceOf(spec)
 			if err != nil {
 				continue
 			}
-			nodes, reported, err := nodesOf(src.csi.VolumeHandle)
+			attached, reported, err := p.verify(src, node, current.NodeID, nodesOf)
 			if err != nil {
 				return nil, err
 			}
 			if reported {
-				answer[node][name] = slices.Contains(nodes, known.NodeID)
+				answer[node][name] = attached
 			}
 		}
 	}
 	return answer, nil
 }
 
+// verify reports whether a volume is attached to a node whose id is id, or was another one when the volume was attached.
+// reported is false if the driver does not report it, or if no id is known.
+func (p *Plugin) verify(
+	src source, node types.NodeName, id string, nodesOf func(handle string) ([]string, bool, error),
+) (attached, reported bool, err error) {
+	at := attachment{src.csi.VolumeHandle, node}
+	id = cmp.Or(p.attached.of(at).nodeID, id)
+	if id == "" {
+		return false, false, nil
+	}
+	nodes, reported, err := nodesOf(at.handle)
+	attached = err == nil && slices.Contains(nodes, id)
+	if attached {
+		p.attached.keep(at, src.csi.ControllerPublishSecretRef, id)
+	}
+	return attached, reported, err
+}
+
 // keepSecrets keeps the secrets of attachments that are verified: after a restart Detach gets them from there.
 func (p *Plugin) keepSecrets(volumesByNode map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec) {
 	for node, specs := range volumesByNode {
 		for _, spec := range specs {
-			if src, err := p.sourceOf(spec); err == nil {
-				p.attached.keep(attachment{src.csi.VolumeHandle, node}, src.csi.ControllerPublishSecretRef)
+			src, err := p.sourceOf(spec)
+			if err == nil && src.csi.ControllerPublishSecretRef != nil {
+				p.attached.keep(attachment{src.csi.VolumeHandle, node}, src.csi.ControllerPublishSecretRef, "")
 			}
 		}
 	}

@@ -61,6 +61,46 @@ func TestADetachFromAnotherNodeKeepsThePublishContext(t *testing.T) {
 	require.ErrorIs(t, n.setUp(t.Context()), ErrNotAttached)
 }
 
+// changingNodes are the driver's ids of nodes, which change.
+type changingNodes map[types.NodeName]string
+
+func (c changingNodes) DriverNode(_ context.Context, driver string, node types.NodeName) (storagev1.CSINodeDriver, error) {
+	return storagev1.CSINodeDriver{Name: driver, NodeID: c[node]}, nil
+}
+
+// A volume is detached from the node to which it was attached, also if that is gone or has another id by now.
+func TestADetachHasTheNodeOfItsAttach(t *testing.T) {
+	for name, later := range map[string]string{"the node is gone": "", "the node has another id": "id-2"} {
+		t.Run(name, func(t *testing.T) {
+			nodes := changingNodes{"node-2": "id-1"}
+			n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Nodes, o.Secrets = nodes, secrets{"space/attach": "hunter2"} })
+			n.spec.PersistentVolume.Spec.CSI.ControllerPublishSecretRef = &v1.SecretReference{Namespace: "space", Name: "attach"}
+			attacher, err := n.plugin.NewAttacher()
+			require.NoError(t, err)
+			_, err = attacher.Attach(t.Context(), n.spec, "node-2")
+			require.NoError(t, err)
+			n.restartAgent()
+			attacher, err = n.plugin.NewAttacher()
+			require.NoError(t, err)
+			specs := map[v1.UniqueVolumeName]*volume.Spec{"name": n.spec}
+			attached, err := attacher.VolumesAreAttached(t.Context(), specs, "node-2")
+			require.NoError(t, err)
+			assert.Equal(t, map[v1.UniqueVolumeName]bool{"name": true}, attached)
+			nodes["node-2"] = later
+			attached, err = attacher.VolumesAreAttached(t.Context(), specs, "node-2")
+			require.NoError(t, err)
+			assert.Equal(t, map[v1.UniqueVolumeName]bool{"name": true}, attached)
+			detacher, err := n.plugin.NewDetacher()
+			require.NoError(t, err)
+			require.NoError(t, detacher.Detach(t.Context(), n.spec.PersistentVolume.Spec.CSI.VolumeHandle, "node-2"))
+			assert.Equal(t, "id-1", n.Last("ControllerUnpublishVolume").(*csi.ControllerUnpublishVolumeRequest).GetNodeId())
+			for _, v := range n.Volumes() {
+				assert.Empty(t, v.Nodes)
+			}
+		})
+	}
+}
+
 // changingObject is the CSIDriver of a store, which is edited, deleted and made again.
 type changingObject struct{ object *storagev1.CSIDriver }
 

@@ -54,13 +54,12 @@ func (d *Driver) Close() error { return d.client.close() }
 type Plugin struct {
 	snapshots
 
-	options Options
-	name    string
-	client  *client
-	host    volume.VolumeHost
-	node    nodeService
-	// attached has the secrets of attachments, which a later Detach needs.
-	attached attachmentSecrets
+	options  Options
+	name     string
+	client   *client
+	host     volume.VolumeHost
+	node     nodeService
+	attached attachments
 }
 
 var (
