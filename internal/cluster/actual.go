@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/volumekit/volumekit/internal/rows"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -22,13 +21,8 @@ type ActualStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
 	options Options
 
-	mu      sync.RWMutex
-	nodes   map[types.NodeName]*nodeRow
-	volumes map[v1.UniqueVolumeName][]*attachmentRow // by the name of the node
-	// unreported are the nodes whose status lacks a change.
-	unreported map[types.NodeName]struct{}
-	// version is the version of the last change in any node's report.
-	version uint64
+	mu    sync.RWMutex
+	table *table
 }
 
 var (
@@ -79,13 +73,9 @@ type attachmentKey struct {
 
 // NewActualStateOfWorld returns a state in which no node is known and nothing is attached.
 func NewActualStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *ActualStateOfWorld {
-	return &ActualStateOfWorld{
-		plugins:    plugins,
-		options:    options,
-		nodes:      map[types.NodeName]*nodeRow{},
-		volumes:    map[v1.UniqueVolumeName][]*attachmentRow{},
-		unreported: map[types.NodeName]struct{}{},
-	}
+	return &ActualStateOfWorld{plugins: plugins, options: options, table: &table{
+		nodes: map[types.NodeName]*nodeRow{}, volumes: map[v1.UniqueVolumeName][]*attachmentRow{}, unreported: map[types.NodeName]struct{}{},
+	}}
 }
 
 // attachmentChange is the input of one change of an attachment.
@@ -161,7 +151,7 @@ func (a *ActualStateOfWorld) name(n *attachmentChange) error {
 // update makes one transition and calls the hooks for what changed.
 func (a *ActualStateOfWorld) update(e event, n *attachmentChange) error {
 	a.mu.Lock()
-	calls, err := a.transition(e, n)
+	calls, err := a.table.transition(e, n)
 	a.mu.Unlock()
 	if err != nil {
 		return err
@@ -180,156 +170,4 @@ func (a *ActualStateOfWorld) callHooks(key attachmentKey, calls hookCalls) {
 	if calls.report {
 		a.options.reportChanged(key.node)
 	}
-}
-
-// transition makes one transition of an attachment, if the table allows it.
-func (a *ActualStateOfWorld) transition(e event, n *attachmentChange) (hookCalls, error) {
-	node, old := a.nodes[n.key.node], a.find(n.key)
-	state := NotAttached
-	if old != nil {
-		state = old.AttachState
-	}
-	if e == succeeded || e == begun {
-		if err := node.check(n.key.node, n.uid); err != nil {
-			return hookCalls{}, err
-		}
-	}
-	if e == ended && (old == nil || old.attempt != n.attempt) {
-		return hookCalls{}, nil
-	}
-	m := transitions[state][e]
-	if err := a.checkCondition(m.given, n, node, old); err != nil {
-		return hookCalls{}, refuse(n.key, state, e, err)
-	}
-	return a.applyTransition(m, e, n, old), nil
-}
-
-// find returns the row of an attachment, or nil.
-func (a *ActualStateOfWorld) find(key attachmentKey) *attachmentRow {
-	return rows.Find(a.volumes[key.volume], key.node, (*attachmentRow).compareNode)
-}
-
-// applyTransition makes a legal transition.
-func (a *ActualStateOfWorld) applyTransition(m transition, e event, n *attachmentChange, old *attachmentRow) hookCalls {
-	switch {
-	case m.to != NotAttached:
-		node := a.node(n.key.node)
-		if e == found && node.uid == "" {
-			node.uid = n.uid // The record names the node that had the volume.
-		}
-		return a.put(node, n.key, old, nextRow(m, e, n, node, old))
-	case old != nil:
-		return a.drop(n.key, old)
-	}
-	return hookCalls{}
-}
-
-// nextRow returns the row of an attachment after a transition.
-func nextRow(m transition, e event, n *attachmentChange, node *nodeRow, old *attachmentRow) attachmentRow {
-	var row attachmentRow
-	if old != nil {
-		row = *old
-	} else {
-		row = newRow(n, node)
-	}
-	if e == succeeded {
-		row.succeed(node)
-	}
-	if e == succeeded || e == begun {
-		row.DetachRequestedSince, row.ForcedDetachAllowed = time.Time{}, false // The volume is wanted again.
-	}
-	row.AttachState = m.to
-	row.fillIn(e, n)
-	row.attempt = nil
-	if m.to == Attaching {
-		row.attempt = n.attempt
-		if old != nil {
-			row.attempt = old.attempt
-		}
-	}
-	if m.reporting != unchanged {
-		row.Reported = m.reporting == listed
-	}
-	if e == found && n.uid != "" && n.uid != node.uid {
-		row.inherit(node)
-	}
-	return row
-}
-
-func newRow(n *attachmentChange, node *nodeRow) attachmentRow {
-	return attachmentRow{Attachment: Attachment{
-		AttachedVolume: operationexecutor.AttachedVolume{
-			VolumeName: n.key.volume, NodeName: n.key.node, PluginName: n.pluginName, PluginIsAttachable: true,
-		},
-		NodeUID: node.uid, InUse: AssumedInUse, Reported: n.inStatus,
-	}}
-}
-
-// inherit marks an attachment that was made while the node had another UID. The node's use of it is unknown until the node
-// lists volumes in use under its present UID.
-func (r *attachmentRow) inherit(node *nodeRow) {
-	r.inherited = true
-	if r.InUse == NotInUse && !node.listedUse {
-		r.InUse = AssumedInUse
-	}
-}
-
-// succeed updates the row after a successful attach. A device path on an earlier node of that name is dropped.
-func (r *attachmentRow) succeed(node *nodeRow) {
-	if r.NodeUID != node.uid {
-		r.NodeUID, r.DevicePath = node.uid, ""
-	}
-	if r.AttachState != Attached && r.InUse == NotInUse {
-		r.InUse = AssumedInUse // The node may begin to use the volume now.
-	}
-}
-
-// fillIn takes spec and device path from n. Only a success replaces known values.
-func (r *attachmentRow) fillIn(e event, n *attachmentChange) {
-	if n.spec != nil && (e == succeeded || r.VolumeSpec == nil) {
-		r.VolumeSpec = n.spec
-	}
-	if n.devicePath != "" && (e == succeeded || r.DevicePath == "") {
-		r.DevicePath = n.devicePath
-	}
-}
-
-// put stores row for an attachment, unless it equals old, the present row. old is nil without one.
-func (a *ActualStateOfWorld) put(node *nodeRow, key attachmentKey, old *attachmentRow, row attachmentRow) hookCalls {
-	if old != nil && row == *old {
-		return hookCalls{}
-	}
-	reported := row.reportDiffers(old)
-	if old != nil {
-		*old = row
-	} else {
-		node.count(row.PluginName, +1)
-		node.attachments = rows.Insert(node.attachments, &row, key.volume, (*attachmentRow).compareVolume)
-		a.volumes[key.volume] = rows.Insert(a.volumes[key.volume], &row, key.node, (*attachmentRow).compareNode)
-	}
-	if !reported {
-		return hookCalls{row: true}
-	}
-	return hookCalls{row: true, report: a.reportChange(node, key.volume)}
-}
-
-// reportDiffers reports whether the node's report differs between the row and old, which may be nil.
-func (r *attachmentRow) reportDiffers(old *attachmentRow) bool {
-	if old == nil {
-		return r.AttachState == Attached // A restart found the others in the node's status, so there is no change.
-	}
-	return r.Reported != old.Reported || r.Reported && r.DevicePath != old.DevicePath
-}
-
-// drop removes an attachment. It also removes its node if that is gone and has no other attachment.
-func (a *ActualStateOfWorld) drop(key attachmentKey, old *attachmentRow) hookCalls {
-	node := a.nodes[key.node]
-	node.attachments = rows.Remove(node.attachments, key.volume, (*attachmentRow).compareVolume)
-	rows.SetList(a.volumes, key.volume, rows.Remove(a.volumes[key.volume], key.node, (*attachmentRow).compareNode))
-	node.count(old.PluginName, -1)
-	calls := hookCalls{row: true, report: old.Reported && a.reportChange(node, key.volume)}
-	if !node.present && len(node.attachments) == 0 {
-		delete(a.nodes, key.node)
-	}
-	return calls
 }

@@ -59,9 +59,9 @@ func (a *ActualStateOfWorld) BeginAttach(r AttachRequest) (*AttachAttempt, error
 	attempt := &AttachAttempt{ActualStateOfWorld: a, key: n.key}
 	n.attempt = attempt
 	a.mu.Lock()
-	calls, err := a.transition(begun, &n)
+	calls, err := a.table.transition(begun, &n)
 	if err == nil {
-		attempt.uid = a.nodes[r.NodeName].uid
+		attempt.uid = a.table.nodes[r.NodeName].uid
 	}
 	a.mu.Unlock()
 	if err != nil {

@@ -38,9 +38,9 @@ func (a *ActualStateOfWorld) RecoverNode(node *v1.Node) error {
 func (a *ActualStateOfWorld) reconcileReport(key attachmentKey) {
 	a.mu.Lock()
 	var calls hookCalls
-	node, row := a.nodes[key.node], a.find(key)
+	node, row := a.table.nodes[key.node], a.table.find(key)
 	if node != nil && (row == nil || !row.Reported) {
-		calls.report = a.reportChange(node, key.volume)
+		calls.report = a.table.reportChange(node, key.volume)
 	}
 	a.mu.Unlock()
 	a.callHooks(key, calls)

@@ -30,12 +30,12 @@ func (s UseState) String() string {
 // missing, or has another UID, the error matches [ErrNodeUnknown].
 func (a *ActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid types.UID, inUse []v1.UniqueVolumeName) error {
 	a.mu.Lock()
-	node := a.nodes[name]
+	node := a.table.nodes[name]
 	if err := node.check(name, uid); err != nil {
 		a.mu.Unlock()
 		return err
 	}
-	changed := a.setInUse(node, inUse)
+	changed := a.table.setInUse(node, inUse)
 	a.mu.Unlock()
 	a.options.changed(changed...)
 	return nil
@@ -47,13 +47,13 @@ func (a *ActualStateOfWorld) SetVolumesInUse(name types.NodeName, uid types.UID,
 func (a *ActualStateOfWorld) TrustVolumesInUse(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if node := a.nodes[name]; node.check(name, uid) == nil {
+	if node := a.table.nodes[name]; node.check(name, uid) == nil {
 		node.listedUse = true
 	}
 }
 
 // setInUse updates the rows whose use changes, and returns their keys.
-func (a *ActualStateOfWorld) setInUse(node *nodeRow, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
+func (t *table) setInUse(node *nodeRow, inUse []v1.UniqueVolumeName) (changed []attachmentKey) {
 	node.listedUse = node.listedUse || len(inUse) > 0
 	listed := make(map[v1.UniqueVolumeName]bool, len(inUse))
 	for _, volumeName := range inUse {
@@ -118,10 +118,10 @@ func (a *ActualStateOfWorld) AllowForcedDetach(volumeName v1.UniqueVolumeName, n
 func (a *ActualStateOfWorld) change(key attachmentKey, f func(row *attachmentRow)) {
 	a.mu.Lock()
 	var calls hookCalls
-	if old := a.find(key); old != nil {
+	if old := a.table.find(key); old != nil {
 		row := *old
 		f(&row)
-		calls = a.put(a.nodes[key.node], key, old, row)
+		calls = a.table.put(a.table.nodes[key.node], key, old, row)
 	}
 	a.mu.Unlock()
 	a.callHooks(key, calls)

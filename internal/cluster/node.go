@@ -28,11 +28,11 @@ type nodeRow struct {
 }
 
 // node returns the record of a node, and makes one that is not present when there is none.
-func (a *ActualStateOfWorld) node(name types.NodeName) *nodeRow {
-	node := a.nodes[name]
+func (t *table) node(name types.NodeName) *nodeRow {
+	node := t.nodes[name]
 	if node == nil {
 		node = &nodeRow{name: name, perPlugin: map[string]int{}, changes: map[v1.UniqueVolumeName]uint64{}}
-		a.nodes[name] = node
+		t.nodes[name] = node
 	}
 	return node
 }
@@ -62,7 +62,7 @@ func (n *nodeRow) count(pluginName string, by int) {
 // in use, which a new object has by itself, does not say that it does not.
 func (a *ActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
-	node := a.node(name)
+	node := a.table.node(name)
 	if node.present && node.uid == uid {
 		a.mu.Unlock()
 		return
@@ -70,10 +70,10 @@ func (a *ActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
 	var changed []attachmentKey
 	if node.uid != "" && node.uid != uid {
 		node.listedUse = false
-		changed = a.endNode(node, func(row *attachmentRow) { row.InUse, row.inherited = AssumedInUse, true })
+		changed = a.table.endNode(node, func(row *attachmentRow) { row.InUse, row.inherited = AssumedInUse, true })
 	}
 	node.uid, node.present = uid, true
-	report := a.reportAll(node)
+	report := a.table.reportAll(node)
 	a.mu.Unlock()
 	a.options.changed(changed...)
 	if report {
@@ -82,9 +82,9 @@ func (a *ActualStateOfWorld) AddNode(name types.NodeName, uid types.UID) {
 }
 
 // reportAll records a change of the report for all volumes of a node, and reports whether there are any.
-func (a *ActualStateOfWorld) reportAll(node *nodeRow) bool {
+func (t *table) reportAll(node *nodeRow) bool {
 	for _, row := range node.attachments {
-		a.reportChange(node, row.VolumeName)
+		t.reportChange(node, row.VolumeName)
 	}
 	return len(node.attachments) > 0
 }
@@ -95,15 +95,15 @@ func (a *ActualStateOfWorld) reportAll(node *nodeRow) bool {
 // earlier node of that name, DeleteNode does nothing. An empty uid means any node of that name.
 func (a *ActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
 	a.mu.Lock()
-	node := a.nodes[name]
+	node := a.table.nodes[name]
 	if node.check(name, uid) != nil {
 		a.mu.Unlock()
 		return
 	}
-	changed := a.endNode(node, func(*attachmentRow) {})
+	changed := a.table.endNode(node, func(*attachmentRow) {})
 	node.present = false
 	if len(node.attachments) == 0 {
-		delete(a.nodes, name)
+		delete(a.table.nodes, name)
 	}
 	a.mu.Unlock()
 	a.options.changed(changed...)
@@ -111,9 +111,9 @@ func (a *ActualStateOfWorld) DeleteNode(name types.NodeName, uid types.UID) {
 
 // endNode makes all attachments of a node uncertain, lets then change each row, forgets the changes of the node's report, and
 // returns the keys of the rows, by name.
-func (a *ActualStateOfWorld) endNode(node *nodeRow, then func(row *attachmentRow)) []attachmentKey {
+func (t *table) endNode(node *nodeRow, then func(row *attachmentRow)) []attachmentKey {
 	clear(node.changes)
-	delete(a.unreported, node.name)
+	delete(t.unreported, node.name)
 	keys := make([]attachmentKey, 0, len(node.attachments))
 	for _, row := range node.attachments {
 		row.AttachState, row.Reported, row.attempt = transitions[row.AttachState][markedUncertain].to, false, nil
@@ -128,7 +128,7 @@ func (a *ActualStateOfWorld) endNode(node *nodeRow, then func(row *attachmentRow
 func (a *ActualStateOfWorld) NodeUID(name types.NodeName) (types.UID, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	node := a.nodes[name]
+	node := a.table.nodes[name]
 	if node == nil || !node.present {
 		return "", false
 	}
@@ -139,14 +139,14 @@ func (a *ActualStateOfWorld) NodeUID(name types.NodeName) (types.UID, bool) {
 func (a *ActualStateOfWorld) Nodes() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return slices.Sorted(maps.Keys(a.nodes))
+	return slices.Sorted(maps.Keys(a.table.nodes))
 }
 
 // AttachCount returns how many volumes of a plugin are, may be or are being attached to a node: what its limit counts.
 func (a *ActualStateOfWorld) AttachCount(name types.NodeName, pluginName string) int {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if node := a.nodes[name]; node != nil {
+	if node := a.table.nodes[name]; node != nil {
 		return node.perPlugin[pluginName]
 	}
 	return 0

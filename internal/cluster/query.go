@@ -15,7 +15,7 @@ import (
 func (a *ActualStateOfWorld) Attachment(volumeName v1.UniqueVolumeName, nodeName types.NodeName) (Attachment, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	row := a.find(attachmentKey{nodeName, volumeName})
+	row := a.table.find(attachmentKey{nodeName, volumeName})
 	if row == nil {
 		return Attachment{}, false
 	}
@@ -26,7 +26,7 @@ func (a *ActualStateOfWorld) Attachment(volumeName v1.UniqueVolumeName, nodeName
 func (a *ActualStateOfWorld) AttachState(volumeName v1.UniqueVolumeName, nodeName types.NodeName) AttachmentState {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if row := a.find(attachmentKey{nodeName, volumeName}); row != nil {
+	if row := a.table.find(attachmentKey{nodeName, volumeName}); row != nil {
 		return row.AttachState
 	}
 	return NotAttached
@@ -46,9 +46,9 @@ func (a *ActualStateOfWorld) AllAttachments() iter.Seq[*Attachment] {
 func (a *ActualStateOfWorld) allAttachments() []Attachment {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	copies := make([]Attachment, 0, len(a.volumes))
-	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
-		copies = rows.AppendCopies(copies, a.nodes[name].attachments, (*attachmentRow).row)
+	copies := make([]Attachment, 0, len(a.table.volumes))
+	for _, name := range slices.Sorted(maps.Keys(a.table.nodes)) {
+		copies = rows.AppendCopies(copies, a.table.nodes[name].attachments, (*attachmentRow).row)
 	}
 	return copies
 }
@@ -59,7 +59,7 @@ func (a *ActualStateOfWorld) AttachmentsOfNode(name types.NodeName) iter.Seq[*At
 	return rows.Pointers(func() []Attachment {
 		a.mu.RLock()
 		defer a.mu.RUnlock()
-		if node := a.nodes[name]; node != nil {
+		if node := a.table.nodes[name]; node != nil {
 			return rows.AppendCopies(nil, node.attachments, (*attachmentRow).row)
 		}
 		return nil
@@ -71,7 +71,7 @@ func (a *ActualStateOfWorld) AttachmentsOfVolume(name v1.UniqueVolumeName) iter.
 	return rows.Pointers(func() []Attachment {
 		a.mu.RLock()
 		defer a.mu.RUnlock()
-		return rows.AppendCopies(nil, a.volumes[name], (*attachmentRow).row)
+		return rows.AppendCopies(nil, a.table.volumes[name], (*attachmentRow).row)
 	})
 }
 
@@ -88,13 +88,13 @@ func (a *ActualStateOfWorld) NodesOfVolume(name v1.UniqueVolumeName) []types.Nod
 func (a *ActualStateOfWorld) OtherNodesOfVolume(name v1.UniqueVolumeName, nodeName types.NodeName) []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.others(name, nodeName)
+	return a.table.others(name, nodeName)
 }
 
 // others is OtherNodesOfVolume for callers that hold the lock.
-func (a *ActualStateOfWorld) others(name v1.UniqueVolumeName, nodeName types.NodeName) []types.NodeName {
+func (t *table) others(name v1.UniqueVolumeName, nodeName types.NodeName) []types.NodeName {
 	var names []types.NodeName
-	for _, row := range a.volumes[name] {
+	for _, row := range t.volumes[name] {
 		if row.NodeName != nodeName {
 			names = append(names, row.NodeName)
 		}

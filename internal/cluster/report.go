@@ -24,14 +24,14 @@ type NodeReport struct {
 }
 
 // reportChange records that the node's status must change for a volume. It returns false if the node is gone.
-func (a *ActualStateOfWorld) reportChange(node *nodeRow, name v1.UniqueVolumeName) bool {
+func (t *table) reportChange(node *nodeRow, name v1.UniqueVolumeName) bool {
 	if !node.present {
 		return false
 	}
-	a.version++
-	node.version = a.version
-	node.changes[name] = a.version
-	a.unreported[node.name] = struct{}{}
+	t.version++
+	node.version = t.version
+	node.changes[name] = t.version
+	t.unreported[node.name] = struct{}{}
 	return true
 }
 
@@ -39,14 +39,14 @@ func (a *ActualStateOfWorld) reportChange(node *nodeRow, name v1.UniqueVolumeNam
 func (a *ActualStateOfWorld) NodesToReport() []types.NodeName {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return slices.Sorted(maps.Keys(a.unreported))
+	return slices.Sorted(maps.Keys(a.table.unreported))
 }
 
 // Report returns all that the status of a node must say, and false if the node is gone.
 func (a *ActualStateOfWorld) Report(name types.NodeName) (NodeReport, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	node := a.nodes[name]
+	node := a.table.nodes[name]
 	if node == nil || !node.present {
 		return NodeReport{}, false
 	}
@@ -62,13 +62,13 @@ func (a *ActualStateOfWorld) Report(name types.NodeName) (NodeReport, bool) {
 func (a *ActualStateOfWorld) ReportChanges(name types.NodeName) (NodeReport, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	node := a.nodes[name]
+	node := a.table.nodes[name]
 	if node == nil || len(node.changes) == 0 {
 		return NodeReport{}, false
 	}
 	r := NodeReport{NodeName: name, NodeUID: node.uid, Version: node.version}
 	for _, volumeName := range slices.Sorted(maps.Keys(node.changes)) {
-		if row := a.find(attachmentKey{name, volumeName}); row == nil || !row.Reported {
+		if row := a.table.find(attachmentKey{name, volumeName}); row == nil || !row.Reported {
 			r.Withdrawn = append(r.Withdrawn, volumeName)
 		} else {
 			r.add(row)
@@ -89,7 +89,7 @@ func (r *NodeReport) add(row *attachmentRow) {
 func (a *ActualStateOfWorld) ReportWritten(r NodeReport) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	node := a.nodes[r.NodeName]
+	node := a.table.nodes[r.NodeName]
 	if node == nil {
 		return
 	}
@@ -99,6 +99,6 @@ func (a *ActualStateOfWorld) ReportWritten(r NodeReport) {
 		}
 	}
 	if len(node.changes) == 0 {
-		delete(a.unreported, node.name)
+		delete(a.table.unreported, node.name)
 	}
 }

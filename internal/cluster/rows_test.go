@@ -134,9 +134,9 @@ func TestTheListsOfTheClustersActualState(t *testing.T) {
 		a.MarkVolumeAsDetached(row.VolumeName, row.NodeName)
 	}
 	a.verify(t)
-	assert.Empty(t, a.nodes, "nodes that have gone leave nothing behind")
-	assert.Empty(t, a.volumes)
-	assert.Empty(t, a.unreported)
+	assert.Empty(t, a.table.nodes, "nodes that have gone leave nothing behind")
+	assert.Empty(t, a.table.volumes)
+	assert.Empty(t, a.table.unreported)
 }
 
 func (m *clusterModel) change(a *ActualStateOfWorld, random *rand.Rand) {
@@ -272,11 +272,11 @@ func (m *clusterModel) verify(t *testing.T, a *ActualStateOfWorld) {
 func (a *ActualStateOfWorld) verify(t *testing.T) {
 	t.Helper()
 	counts, sum := map[types.NodeName]int{}, 0
-	for name, list := range a.volumes {
+	for name, list := range a.table.volumes {
 		require.NotEmpty(t, list)
 		require.True(t, slices.IsSortedFunc(list, func(a, b *attachmentRow) int { return a.compareNode(b.NodeName) }))
 		for _, row := range list {
-			node := a.nodes[row.NodeName]
+			node := a.table.nodes[row.NodeName]
 			require.Equal(t, name, row.VolumeName)
 			require.Same(t, row, rows.Find(node.attachments, name, (*attachmentRow).compareVolume))
 			require.NotEqual(t, NotAttached, row.AttachState)
@@ -291,7 +291,7 @@ func (a *ActualStateOfWorld) verify(t *testing.T) {
 	}
 	require.Len(t, slices.Collect(a.AllAttachments()), sum)
 	var unreported []types.NodeName
-	for name, node := range a.nodes {
+	for name, node := range a.table.nodes {
 		require.True(t, node.present || len(node.attachments) > 0, "no node without a reason")
 		require.True(t, slices.IsSortedFunc(node.attachments, func(a, b *attachmentRow) int { return a.compareVolume(b.VolumeName) }))
 		require.Len(t, node.attachments, counts[name])

@@ -113,12 +113,12 @@ var transitions = [5][8]transition{
 }
 
 // checkCondition returns nil if the condition of a transition holds. old is the present row, node the row of its node; both may be nil.
-func (a *ActualStateOfWorld) checkCondition(c condition, n *attachmentChange, node *nodeRow, old *attachmentRow) error {
+func (t *table) checkCondition(c condition, n *attachmentChange, node *nodeRow, old *attachmentRow) error {
 	switch c {
 	case always:
 		return nil
 	case mayAttach:
-		return a.checkMayAttach(n, node, old)
+		return t.checkMayAttach(n, node, old)
 	case released:
 		return old.released()
 	case notAttaching:
@@ -132,9 +132,9 @@ func (a *ActualStateOfWorld) checkCondition(c condition, n *attachmentChange, no
 }
 
 // checkMayAttach refuses a volume for one node that another node has, and a volume that exceeds the node's attach limit.
-func (a *ActualStateOfWorld) checkMayAttach(n *attachmentChange, node *nodeRow, old *attachmentRow) error {
+func (t *table) checkMayAttach(n *attachmentChange, node *nodeRow, old *attachmentRow) error {
 	if !volume.IsMultiAttachAllowed(n.spec) {
-		if others := a.others(n.key.volume, n.key.node); len(others) > 0 {
+		if others := t.others(n.key.volume, n.key.node); len(others) > 0 {
 			return &operationexecutor.MultiAttachError{Nodes: others}
 		}
 	}

@@ -121,19 +121,19 @@ func (m *movedFrom) check(t *testing.T) {
 	attempt := &AttachAttempt{}
 	n.attempt = attempt
 	if m.from != NotAttached {
-		row := newRow(&n, a.nodes["n"])
+		row := newRow(&n, a.table.nodes["n"])
 		row.AttachState, row.Reported, row.InUse, row.ForcedDetachAllowed = m.from, m.reported, m.use, m.forced
 		row.attempt = attempt
 		if m.use == AssumedInUse && m.why == nil {
 			row.InUse = NotInUse
 		}
-		a.put(a.nodes["n"], n.key, nil, row)
+		a.table.put(a.table.nodes["n"], n.key, nil, row)
 	}
 	if m.others {
 		require.NoError(t, a.MarkVolumeAsUncertain(n.key.volume, nil, "other"))
 	}
 	before, _ := a.Attachment(n.key.volume, "n")
-	_, err := a.transition(m.e, &n)
+	_, err := a.table.transition(m.e, &n)
 	after, there := a.Attachment(n.key.volume, "n")
 	if m.why != nil {
 		require.ErrorIs(t, err, m.why)
