@@ -59,13 +59,6 @@ func (p *provisioning) provision(
 	}
 	mayBeThere := slices.Contains(claim.Finalizers, objects.FinalizerProvisioning)
 	job, err := p.prepare(ctx, claim, class, plugin)
-	if errors.Is(err, errSelectedNodeGone) && !mayBeThere {
-		return false, p.failed(ctx, claim, err)
-	}
-	if errors.Is(err, errSelectedNodeGone) {
-		err = volume.Transient(fmt.Errorf("%w: an earlier attempt may have made the volume for this node: create the node again, or remove "+
-			"annotation %q from the claim", err, objects.AnnSelectedNode))
-	}
 	if err != nil {
 		return false, p.notBegun(ctx, claim, err)
 	}
@@ -233,8 +226,15 @@ func (p *provisioning) intend(
 }
 
 // notBegun records why provisioning cannot begin. It is retried. The annotations of an earlier attempt stay on the
-// claim.
+// claim. Without an earlier attempt, a selected node that does not exist is removed.
 func (p *provisioning) notBegun(ctx context.Context, claim *v1.PersistentVolumeClaim, err error) error {
+	if errors.Is(err, errSelectedNodeGone) {
+		if !slices.Contains(claim.Finalizers, objects.FinalizerProvisioning) {
+			return p.failed(ctx, claim, err)
+		}
+		err = volume.Transient(fmt.Errorf("%w: an earlier attempt may have made the volume for this node: create the node again, or remove "+
+			"annotation %q from the claim", err, objects.AnnSelectedNode))
+	}
 	failed := &work.CallError{UID: claim.UID, Err: fmt.Errorf("claim %q gets no volume: %w", store.NameOf(claim), err)}
 	if err := p.pending.wait(ctx, claim, provisioningFailed(err)); err != nil {
 		failed.Err = errors.Join(failed.Err, err)
