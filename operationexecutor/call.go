@@ -30,32 +30,32 @@ type call struct {
 	name string
 	// timeout bounds the call.
 	timeout time.Duration
-	// changes says that the call may change the world, so that a call of which nothing is known is uncertain.
+	// changes says that the call may have an effect. If its result is unknown, it is then uncertain.
 	changes bool
 }
 
-// changing returns the call of a method that changes the world.
+// changing returns the call of a method that has an effect.
 func (x *execution) changing(name string) call {
 	return call{name: name, timeout: x.timeout(), changes: true}
 }
 
-// asking returns the call of a method, or of several, that change nothing.
-func (x *execution) asking(name string) call { return call{name: name, timeout: x.timeout()} }
+// reading returns the call of one method or several that have no effect.
+func (x *execution) reading(name string) call { return call{name: name, timeout: x.timeout()} }
 
 // pluginCall is one call that runs.
 type pluginCall struct {
 	watchdog.Call
 	call
-	op         *Operation
-	workers    *workers
-	hasWorker  bool
-	gaveWorker bool // it was slow
-	// abandoned goes on without the call. It is called in a goroutine of its own.
+	op           *Operation
+	workers      *workers
+	hasWorker    bool
+	countsAsSlow bool // it runs longer than workerPatience, without a worker
+	// abandoned ends the operation without the call. It runs in a goroutine of its own.
 	abandoned func(c *pluginCall)
 
-	err    error // of a call that has ended
-	exits  bool  // it ends its goroutine
-	inTime bool  // it was not abandoned
+	err    error // the error of a call that has ended
+	exits  bool  // the call ends its goroutine
+	inTime bool  // the call was not abandoned
 }
 
 // Slow implements watchdog.Owner.
@@ -66,14 +66,14 @@ func (c *pluginCall) Slow() {
 	if c.hasWorker {
 		c.workers.release()
 	}
-	c.hasWorker, c.gaveWorker = false, true
+	c.hasWorker, c.countsAsSlow = false, true
 	c.workers.slow.Add(1)
 	c.op.execution.worker.Slow(c.op)
 }
 
 // Abandoned implements watchdog.Owner.
 func (c *pluginCall) Abandoned() {
-	c.dismiss()
+	c.freeWorker()
 	c.workers.hung.Add(1)
 	go c.abandoned(c)
 }
@@ -81,18 +81,18 @@ func (c *pluginCall) Abandoned() {
 // Returned implements watchdog.Owner.
 func (c *pluginCall) Returned() { c.workers.hung.Add(-1) }
 
-// dismiss ends the employment of the call's worker.
-func (c *pluginCall) dismiss() {
+// freeWorker gives the call's worker back.
+func (c *pluginCall) freeWorker() {
 	if c.hasWorker {
 		c.workers.release()
 	}
-	if c.gaveWorker {
+	if c.countsAsSlow {
 		c.workers.slow.Add(-1)
 	}
-	c.hasWorker, c.gaveWorker = false, false
+	c.hasWorker, c.countsAsSlow = false, false
 }
 
-// lostError is the error of a call that was abandoned, in an operation that ctx bounds.
+// lostError returns the error of a call that was abandoned in an operation that ctx bounds.
 func (c *pluginCall) lostError(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if cause == nil {
@@ -104,12 +104,12 @@ func (c *pluginCall) lostError(ctx context.Context) error {
 	return outcome.NewAbandonedError(c.name, "", cause, c.Done())
 }
 
-// change calls f, which changes the world, with the deadline of the operation's kind.
+// change calls f, which has an effect, with the deadline of the operation's kind.
 func (x *execution) change(ctx context.Context, name string, f func(ctx context.Context) error) error {
 	return x.call(ctx, x.changing(name), f)
 }
 
-// perform is [execution.call] for what returns something.
+// perform is [execution.call] for a method that returns a value.
 func perform[T any](ctx context.Context, x *execution, c call, f func(ctx context.Context) (T, error)) (value T, err error) {
 	err = x.call(ctx, c, func(ctx context.Context) (err error) {
 		value, err = f(ctx)
@@ -118,8 +118,8 @@ func perform[T any](ctx context.Context, x *execution, c call, f func(ctx contex
 	return value, err
 }
 
-// call calls f as one step: in this goroutine, with a deadline, when a worker of the plugin is free. The error is safe to
-// read, and its class is true for a call that was broken off.
+// call calls f as one step: in this goroutine, with a deadline, when a worker of the plugin is free. The error is safe to read.
+// It is uncertain if the end of the context may have interrupted a call with an effect.
 func (x *execution) call(ctx context.Context, what call, f func(ctx context.Context) error) error {
 	c := x.prepare(&x.calling, what)
 	if err := c.workers.acquire(ctx); err != nil {
@@ -127,16 +127,16 @@ func (x *execution) call(ctx context.Context, what call, f func(ctx context.Cont
 	}
 	c.hasWorker = true
 	ctx, c.Timeout = x.session.context(c.timeout) //nolint:contextcheck // It ends with that of the operation.
-	return x.here(c, func() error { return f(ctx) })
+	return x.callHere(c, func() error { return f(ctx) })
 }
 
 // construct calls a method of the plugin that does no I/O and returns something; nil is refused. It needs no worker.
 func construct[T any](ctx context.Context, x *execution, name string, f func() (T, error)) (value T, err error) {
-	c := x.prepare(&x.calling, x.asking(name))
+	c := x.prepare(&x.calling, x.reading(name))
 	if err := c.workers.mayCall(ctx); err != nil {
 		return value, x.notStarted(c, err)
 	}
-	err = x.here(c, func() (err error) {
+	err = x.callHere(c, func() (err error) {
 		value, err = f()
 		if err == nil && any(value) == nil {
 			err = fmt.Errorf("%s of plugin %q returned neither a value nor an error: %w", name, x.pluginName(), volume.ErrInvalid)
@@ -168,9 +168,10 @@ func find[T volume.VolumePlugin](ctx context.Context, x *execution, f func() (T,
 	return p.plugin, err
 }
 
-// beside is [execution.call] for what the operation goes on without: f runs in a goroutine of its own, and when it is
-// abandoned, its error has the methods Uncertain() bool and Done() <-chan struct{}. It is bounded by its deadline alone.
-func (x *execution) beside(ctx context.Context, what call, f func(ctx context.Context) error) error {
+// callInGoroutine is [execution.call] for a call that the operation can do without: f runs in a goroutine of its own, and only
+// its deadline bounds it. If it is abandoned, the operation continues, and the error has the methods Uncertain() bool and
+// Done() <-chan struct{}.
+func (x *execution) callInGoroutine(ctx context.Context, what call, f func(ctx context.Context) error) error {
 	ctx = context.WithoutCancel(ctx)
 	c := x.prepare(&pluginCall{}, what)
 	if err := c.workers.acquire(ctx); err != nil {
@@ -187,7 +188,7 @@ func (x *execution) beside(ctx context.Context, what call, f func(ctx context.Co
 				ended <- c.err
 			}
 		}()
-		x.make(c, func() error { return f(ctx) })
+		x.invoke(c, func() error { return f(ctx) })
 	}()
 	err := <-ended
 	x.stepped(c, err)
@@ -212,9 +213,9 @@ func (x *execution) notStarted(c *pluginCall, err error) error {
 	return err
 }
 
-// here makes a call in this goroutine. When it returns errAbandoned, the operation has ended without it; when the call ends
-// the goroutine, so does the operation (see execute).
-func (x *execution) here(c *pluginCall, f func() error) (err error) {
+// callHere makes a call in this goroutine. If it returns errAbandoned, the operation has already ended. If the call ends the
+// goroutine, execute ends the operation.
+func (x *execution) callHere(c *pluginCall, f func() error) (err error) {
 	defer func() {
 		if !c.inTime {
 			x.unwound, err = errAbandoned, errAbandoned
@@ -226,12 +227,12 @@ func (x *execution) here(c *pluginCall, f func() error) (err error) {
 		x.stepped(c, err)
 	}()
 	c.Watch = x.session.watch
-	x.make(c, f)
+	x.invoke(c, f)
 	return nil
 }
 
-// make makes a call, and keeps how it ended, whatever it does, short of ending the process.
-func (x *execution) make(c *pluginCall, f func() error) {
+// invoke makes a call and stores its result in c, also if the call panics or ends its goroutine.
+func (x *execution) invoke(c *pluginCall, f func() error) {
 	returned := false
 	dog := &x.executor.calls
 	c.Started = time.Now()
@@ -243,10 +244,10 @@ func (x *execution) make(c *pluginCall, f func() error) {
 			c.err = c.panicked(c.workers.name, x.redactPanic(c.workers.name, value))
 		}
 		if c.inTime = dog.End(&c.Call); c.inTime {
-			c.dismiss()
+			c.freeWorker()
 		}
 	}()
-	c.err = x.redact(c.workers.name, c.sane(c.workers.name, c.Run(f)))
+	c.err = x.redact(c.workers.name, c.checkError(c.workers.name, c.Run(f)))
 	returned = true
 }
 
@@ -258,7 +259,7 @@ func (c call) panicked(plugin string, value any) error {
 	return c.unknown(&volume.PanicError{Plugin: plugin, Call: c.name, Value: value, Stack: debug.Stack()})
 }
 
-// unknown marks the error of a call of which nothing is known.
+// unknown returns the error of a call whose effect is unknown: uncertain if it may have one.
 func (c call) unknown(err error) error {
 	if c.changes {
 		return volume.Uncertain(err)
@@ -266,9 +267,9 @@ func (c call) unknown(err error) error {
 	return err
 }
 
-// sane returns err if it can be read without harm, else an error that says what is wrong with it. A call that was broken
-// off by its context and says no more than that is uncertain, whatever the plugin meant.
-func (c call) sane(plugin string, err error) error {
+// checkError returns err if its methods can be called safely; otherwise an error that says what is wrong with it. If err only
+// says that the context has ended, a call with an effect is uncertain.
+func (c call) checkError(plugin string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -285,7 +286,7 @@ func (c call) sane(plugin string, err error) error {
 	return err
 }
 
-// read reads all that will be read of err, and returns the panic of one that cannot be.
+// read calls all methods of err that will be called later, and returns the panic of one of them as an error.
 func read(plugin string, c call, err error) (bad error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -296,7 +297,7 @@ func read(plugin string, c call, err error) (bad error) {
 	_ = err.Error()
 	_ = outcome.ClassOf(err)
 	_ = outcome.Running(err)
-	var probe *PluginHungError // No plugin's error is one; it makes each method As speak.
+	var probe *PluginHungError // No plugin's error is one. This calls each method As.
 	_ = errors.As(err, &probe)
 	return nil
 }

@@ -38,7 +38,7 @@ func (g *generator) isMounted(ctx context.Context, x *execution, path string) (m
 	if _, prompt := g.mounts.(PromptMountPoints); prompt {
 		err = x.port(context.WithoutCancel(ctx), "IsMountPoint", ask)
 	} else {
-		err = x.beside(ctx, x.asking("IsMountPoint"), ask)
+		err = x.callInGoroutine(ctx, x.reading("IsMountPoint"), ask)
 	}
 	if err != nil {
 		return false, false // The call may still write.
@@ -55,9 +55,9 @@ func isBeneath(path, dir string) bool {
 	return strings.HasPrefix(filepath.Clean(path), filepath.Clean(dir)+string(filepath.Separator))
 }
 
-// doubtFailure returns err, the error of a call that should have made a mount at path, as uncertain when it says that there
-// is none and there is one.
-func (g *generator) doubtFailure(ctx context.Context, x *execution, path string, err error) error {
+// uncertainIfMounted returns err, the error of a call that makes a mount at path. It is uncertain if err means that there is no
+// mount, and there is one.
+func (g *generator) uncertainIfMounted(ctx context.Context, x *execution, path string, err error) error {
 	if class := outcome.ClassOf(err); class != Final && class != Transient || notCalled(err) {
 		return err
 	}
@@ -67,7 +67,7 @@ func (g *generator) doubtFailure(ctx context.Context, x *execution, path string,
 	return volume.Uncertain(fmt.Errorf("%w (and yet something is mounted at %q: %w)", err, path, ErrContractViolation))
 }
 
-// checkUndone returns an error when a call that should have taken away the mount at path has succeeded, and it is there.
+// checkUndone returns an error if a call that removes the mount at path has succeeded, and a mount is still there.
 func (g *generator) checkUndone(ctx context.Context, x *execution, call, path string) error {
 	if mounted, _ := g.isMounted(ctx, x, path); mounted {
 		return volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrContractViolation))
@@ -75,7 +75,7 @@ func (g *generator) checkUndone(ctx context.Context, x *execution, call, path st
 	return nil
 }
 
-// checkDone returns an error when a call that makes a mount at path has succeeded, and there is none.
+// checkDone returns an error if a call that makes a mount at path has succeeded, and there is none.
 func (g *generator) checkDone(ctx context.Context, x *execution, call, path string) error {
 	if mounted, known := g.isMounted(ctx, x, path); known && !mounted {
 		return volume.Uncertain(fmt.Errorf("%s reported success, and nothing is mounted at %q: %w", call, path, ErrContractViolation))
@@ -83,7 +83,7 @@ func (g *generator) checkDone(ctx context.Context, x *execution, call, path stri
 	return nil
 }
 
-// mountsOf returns the plugin that says where its mounts are. It is nil if it does not say so, or without a port that can check it.
+// mountsOf returns the plugin if it declares which of its calls make a mount, and a port can check that; otherwise nil.
 func (g *generator) mountsOf(plugin volume.VolumePlugin) volume.MountingVolumePlugin {
 	if g.mounts == nil {
 		return nil
@@ -92,7 +92,7 @@ func (g *generator) mountsOf(plugin volume.VolumePlugin) volume.MountingVolumePl
 	return mounting
 }
 
-// asksMount asks a plugin whether a call that succeeded leaves a mount.
-func (x *execution) asksMount(ctx context.Context, name string, ask func() bool) (bool, error) {
+// queryMount reads from a plugin whether a call that succeeded leaves a mount.
+func (x *execution) queryMount(ctx context.Context, name string, ask func() bool) (bool, error) {
 	return construct(ctx, x, name, func() (bool, error) { return ask(), nil })
 }

@@ -10,9 +10,9 @@ import (
 
 // This file is the life of an operation that runs, from its first line to the moment in which its key is free.
 
-// errBrokenOff is the cause of an operation whose goroutine ended before the operation did, by a panic or a
+// errPanicked is the cause of an operation whose goroutine ended before the operation did, by a panic or a
 // runtime.Goexit in a port.
-var errBrokenOff = volume.Uncertain(errors.New("the operation was broken off by a panic outside of the plugin"))
+var errPanicked = volume.Uncertain(errors.New("a panic outside of the plugin ended the operation"))
 
 // errAbandoned is what a call returns that was abandoned, when it returns after all. The operation has ended by then: its
 // code returns, and its result is dropped.
@@ -41,24 +41,24 @@ type execution struct {
 	isAlone  bool   // the goroutine is for this operation only
 	code     code
 
-	// failed, which the code sets before each call, says what is believed when the operation fails from there on, and
-	// returns its error with its class made true. Nil: what was believed before.
+	// failed enters the state of the effect into the actual state when the operation fails, and returns the error with the class
+	// that fits that state. The code sets it before each call. If it is nil, the state stays as it was before.
 	failed func(ctx context.Context, err error) error
-	// release, if the code has set it, is called when the state has been told.
+	// release, if the code has set it, is called after the actual state was changed.
 	release func()
 
 	// session is the operation's own, or that of the goroutine of its caller.
 	session *session
 	// calling is the call that runs in the operation's goroutine.
 	calling pluginCall
-	// unwound says why the code of the operation does not go on after a call: errAbandoned, or the error of a call that
+	// unwound is the reason why the operation's code does not continue after a call: errAbandoned, or the error of a call that
 	// ends the goroutine.
 	unwound error
-	// left are the calls that were abandoned, by us or by the plugin.
-	left []leftCall
-	// specs are those that plugins got, each a copy for this operation; most operations have one.
+	// abandonedCalls are the calls that were abandoned, by us or by the plugin.
+	abandonedCalls []abandonedCall
+	// specs are the specs that plugins got, each a copy for this operation. Most operations have one.
 	specs []specCopy
-	// parameters are those that the plugin got beside the specs.
+	// parameters are the parameters that the plugin got with the specs.
 	parameters map[string]string
 }
 
@@ -66,7 +66,7 @@ type execution struct {
 // in another goroutine (see abandoned), and this one returns when the call does. A panic of a port ends the operation, and
 // goes on to crash the program, for it is not a plugin's.
 func (x *execution) execute(ctx context.Context) {
-	err := errBrokenOff
+	err := errPanicked
 	returned := false
 	defer func() {
 		switch {
@@ -112,9 +112,9 @@ func (x *execution) abandoned(ctx context.Context, c *pluginCall) {
 	x.end(ctx, err)
 }
 
-// end says what is believed now, and tells how the operation ended.
+// end enters the result into the actual state, and reports how the operation ended.
 func (x *execution) end(ctx context.Context, cause error) {
-	err := errBrokenOff
+	err := errPanicked
 	defer func() { x.finish(err) }()
 	if cause != nil && x.failed != nil {
 		cause = x.failed(ctx, cause)
@@ -141,8 +141,8 @@ func (x *execution) finish(cause error) {
 	}
 }
 
-// free counts the result, frees the key or leaves it to those who wait for the calls that were abandoned, closes Done and
-// takes the operation from those that run.
+// free counts the result, frees the key, closes Done and removes the operation from the running ones. If calls were abandoned,
+// the key stays locked until they return.
 func (x *execution) free() {
 	e, op := x.executor, x.op
 	defer e.leave(op)
@@ -171,7 +171,7 @@ func (x *execution) port(ctx context.Context, name string, f func(ctx context.Co
 	return x.step(name, func() error { return f(ctx) })
 }
 
-// step does f, which is not a call of a plugin, and tells of it.
+// step does f, which is not a call of a plugin, and reports it to the observer.
 func (x *execution) step(name string, f func() error) error {
 	s := Step{Name: name, Started: time.Now()}
 	s.Err = f()
@@ -180,10 +180,10 @@ func (x *execution) step(name string, f func() error) error {
 	return s.Err
 }
 
-// stepped tells how a call ended, and notes the calls that its error says were abandoned.
+// stepped reports how a call ended, and notes the abandoned calls that its error names.
 func (x *execution) stepped(c *pluginCall, err error) {
 	if err != nil {
-		x.noteLeft(c, err)
+		x.noteAbandoned(c, err)
 	}
 	x.addStep(Step{Name: c.name, Started: c.Started, Duration: time.Since(c.Started), Err: err})
 }

@@ -39,12 +39,12 @@ func (noWorker) Began(*Operation)     {}
 func (noWorker) Slow(*Operation)      {}
 func (noWorker) Abandoned(*Operation) {}
 
-// engine is what executors share that are made of one another.
+// engine is the state that executors share if one was made from the other (see Synchronous).
 type engine struct {
 	generator OperationGenerator
 	options   ExecutorOptions
 	table     *keyed.Table
-	// attachments tells a verification which of its answers are too old.
+	// attachments shows a verification which of its answers are outdated.
 	attachments attachments
 	// calls watches the calls of plugins.
 	calls watchdog.Watchdog
@@ -52,16 +52,16 @@ type engine struct {
 	mu sync.Mutex
 	// running are the operations that have not ended.
 	running map[*Operation]struct{}
-	// quiet closes when the last operation has ended. It is nil unless a caller waits for that.
-	quiet      chan struct{}
+	// idle closes when the last operation has ended. It is nil unless a caller waits for that.
+	idle       chan struct{}
 	isShutDown bool
-	// left holds the operations that have ended although a call still runs, with those calls.
-	left map[*Operation][]leftCall
-	// awaited counts those whose key is to be freed when their calls have returned; returned is closed when that has been
-	// done for all; nil: no caller waits.
+	// abandoned holds the operations that have ended although a call still runs, with those calls.
+	abandoned map[*Operation][]abandonedCall
+	// awaited counts the operations whose keys are freed when their abandoned calls return. returned is closed when it is zero;
+	// it is nil unless a caller waits for that.
 	awaited  int
 	returned chan struct{}
-	// workers holds those of each plugin.
+	// workers holds the workers of each plugin.
 	workers map[string]*workers
 }
 
@@ -73,7 +73,7 @@ func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions)
 			options:   options.withDefaults(),
 			table:     keyed.New(options.Backoff.policy()),
 			running:   map[*Operation]struct{}{},
-			left:      map[*Operation][]leftCall{},
+			abandoned: map[*Operation][]abandonedCall{},
 			workers:   map[string]*workers{},
 		},
 	}
@@ -81,7 +81,7 @@ func NewOperationExecutor(generator OperationGenerator, options ExecutorOptions)
 
 // Synchronous returns an executor that shares everything with e, and whose operations run in the goroutine of their caller:
 // each method that begins one returns when it has ended. Only when a call of a plugin is abandoned does the method return
-// later than that, with the call: watch Done, or ExecutorOptions.CallsLeft, in another goroutine. A call that ends its
+// later than that, with the call: watch Done, or ExecutorOptions.CallsAbandoned, in another goroutine. A call that ends its
 // goroutine (runtime.Goexit) ends that of the caller, when the operation has ended. w, if it is not nil, is told how they go.
 //
 // The executor is for one goroutine. Its calls share contexts, which end a little after a call has returned, and with the context
@@ -204,9 +204,9 @@ func (e *Executor) leave(op *Operation) {
 	defer e.mu.Unlock()
 	delete(e.running, op)
 	op.close()
-	if len(e.running) == 0 && e.quiet != nil {
-		close(e.quiet)
-		e.quiet = nil
+	if len(e.running) == 0 && e.idle != nil {
+		close(e.idle)
+		e.idle = nil
 	}
 }
 

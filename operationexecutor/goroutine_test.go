@@ -111,7 +111,7 @@ func TestASynchronousOperationEndsBeforeItsAbandonedCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan operationexecutor.OperationInfo, 1)
 		w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{
-			CallsLeft: func(o operationexecutor.OperationInfo) { told <- o },
+			CallsAbandoned: func(o operationexecutor.OperationInfo) { told <- o },
 		}})
 		w.attached("data")
 		release := w.hang("SetUp")

@@ -53,7 +53,7 @@ func (e *Executor) abandonedByPlugins() []HungCall {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var calls []HungCall
-	for op, left := range e.left {
+	for op, left := range e.abandoned {
 		for _, call := range left {
 			if !call.ours && !isClosed(call.done) {
 				calls = append(calls, HungCall{Operation: op.Info(), Call: call.name, Since: call.started})

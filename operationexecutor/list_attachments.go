@@ -21,7 +21,7 @@ func (e *Executor) ListAttachments(
 		if err != nil {
 			return err
 		}
-		found, err := perform(ctx, x, x.asking("ListAttachments"), lister.ListAttachments)
+		found, err := perform(ctx, x, x.reading("ListAttachments"), lister.ListAttachments)
 		if err != nil {
 			return err
 		}

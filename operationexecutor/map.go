@@ -136,7 +136,7 @@ func (m *mapping) setUpDeviceFailed(ctx context.Context, err error) error {
 
 // mapPod maps the device for the pod.
 func (m *mapping) mapPod(ctx context.Context) error {
-	had := m.isBelievedMounted() // Then this is only a refresh.
+	had := m.isMountedInState() // Then this is only a refresh.
 	m.intent = m.podIntent()
 	if err := m.intend(ctx, m.x, m.intent); err != nil {
 		return err
@@ -203,7 +203,7 @@ func (m *mapping) bind(ctx context.Context) error {
 	if err := m.x.change(ctx, "MapDevice", func(ctx context.Context) error { return m.blocks.MapDevice(ctx, d) }); err != nil {
 		return err
 	}
-	if m.isBelievedMounted() {
+	if m.isMountedInState() {
 		return nil // The pod has the volume already, so it is expanded as a volume in use.
 	}
 	expansion := nodeExpansion{generator: m.generator, x: m.x, v: m.v, state: m.state, paths: volume.NodeResizeOptions{
@@ -222,7 +222,7 @@ func (m *mapping) resolve(ctx context.Context) error {
 	if device == "" {
 		return errors.New("the path of the volume's device is empty: neither WaitForAttach nor MapPodDevice returned one")
 	}
-	path, err := perform(ctx, m.x, m.x.asking("ResolveDevice"), func(ctx context.Context) (string, error) {
+	path, err := perform(ctx, m.x, m.x.reading("ResolveDevice"), func(ctx context.Context) (string, error) {
 		return m.blocks.ResolveDevice(ctx, device)
 	})
 	if err != nil {

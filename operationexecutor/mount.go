@@ -81,7 +81,7 @@ func (m *mounting) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.askMounts(ctx, plugin); err != nil {
+	if err := m.queryMounts(ctx, plugin); err != nil {
 		return err
 	}
 	m.mounter, err = construct(ctx, m.x, "NewMounter", func() (volume.Mounter, error) { return plugin.NewMounter(m.spec, m.pod()) })
@@ -95,17 +95,17 @@ func (m *mounting) prepare(ctx context.Context) error {
 	return m.prepareStaging(ctx)
 }
 
-// askMounts asks the plugin which of its calls leave a mount.
-func (m *mounting) askMounts(ctx context.Context, plugin volume.VolumePlugin) (err error) {
+// queryMounts reads from the plugin which of its calls leave a mount.
+func (m *mounting) queryMounts(ctx context.Context, plugin volume.VolumePlugin) (err error) {
 	says := m.mountsOf(plugin)
 	if says == nil {
 		return nil
 	}
-	m.mounts, err = m.x.asksMount(ctx, "SetUpIsMount", func() bool { return says.SetUpIsMount(m.spec) })
+	m.mounts, err = m.x.queryMount(ctx, "SetUpIsMount", func() bool { return says.SetUpIsMount(m.spec) })
 	if err != nil || !m.v.PluginIsDeviceMountable {
 		return err
 	}
-	m.staging.mounts, err = m.x.asksMount(ctx, "MountDeviceIsMount", func() bool { return says.MountDeviceIsMount(m.spec) })
+	m.staging.mounts, err = m.x.queryMount(ctx, "MountDeviceIsMount", func() bool { return says.MountDeviceIsMount(m.spec) })
 	return err
 }
 
@@ -124,7 +124,7 @@ func (m *mounting) check(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	return m.x.call(ctx, m.x.asking("CanMount"), checker.CanMount)
+	return m.x.call(ctx, m.x.reading("CanMount"), checker.CanMount)
 }
 
 // checkSpec refuses a volume that is not a filesystem, and mount options that are malformed or not honoured.
@@ -166,7 +166,7 @@ func (m *mounting) setUp(ctx context.Context) error {
 	if err := m.intend(ctx, m.x, m.intent); err != nil {
 		return err
 	}
-	m.wasMounted = m.isBelievedMounted()
+	m.wasMounted = m.isMountedInState()
 	m.x.failed = m.setUpFailed
 	err := m.x.change(ctx, "SetUp", func(ctx context.Context) error {
 		return m.mounter.SetUp(m.callContext(ctx, m.intent), args)
@@ -208,22 +208,22 @@ func (m *mounting) expand(ctx context.Context) error {
 	return expansion.duringMount(ctx)
 }
 
-func (m *mounting) isBelievedMounted() bool {
+func (m *mounting) isMountedInState() bool {
 	return m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMounted
 }
 
-// setUpFailed says what is believed after SetUp failed.
+// setUpFailed enters the state after a failure of SetUp.
 func (m *mounting) setUpFailed(ctx context.Context, err error) error {
-	if !m.isBelievedMounted() { // Also one that was mounted and has become uncertain meanwhile.
-		err = m.doubtFailure(ctx, m.x, m.path, err)
+	if !m.isMountedInState() { // Also one that was mounted and has become uncertain meanwhile.
+		err = m.uncertainIfMounted(ctx, m.x, m.path, err)
 	}
 	return m.podFailed(ctx, err)
 }
 
-// podFailed marks what the failure means for what is believed of the pod's volume.
+// podFailed enters the state of the pod's volume after a failure.
 func (m *mounting) podFailed(ctx context.Context, err error) error {
 	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, m.v.PodName)}
-	state := func() believed { return believed(m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName)) }
+	state := func() effectState { return effectState(m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName)) }
 	err = f.apply(state(), marks{
 		uncertain: func() error { return m.state.MarkVolumeMountAsUncertain(m.mounted()) },
 		absent:    func() error { return m.state.MarkVolumeAsUnmounted(m.v.PodName, m.v.VolumeName) },

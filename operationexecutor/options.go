@@ -55,9 +55,9 @@ type ExecutorOptions struct {
 	// Done is closed, and must return soon. It is not called for an operation that [Executor.Shutdown] has refused, because
 	// no operation can begin after that. Nil calls nothing.
 	KeyFreed func(o OperationInfo)
-	// CallsLeft is called when an operation has ended although calls of it still run, once [Executor.Hung] lists them. It
+	// CallsAbandoned is called when an operation has ended although calls of it still run, once [Executor.Hung] lists them. It
 	// runs in the goroutine of the operation, with no lock held, and must return soon. Nil calls nothing.
-	CallsLeft func(o OperationInfo)
+	CallsAbandoned func(o OperationInfo)
 	// Logger gets what has no other way out: calls that were abandoned, and journal entries that could not be
 	// concluded. Nil: it is discarded.
 	Logger *slog.Logger

@@ -80,7 +80,7 @@ func (r *reconstructing) block(ctx context.Context) (volume.ReconstructedVolume,
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
-	spec, err := perform(ctx, r.x, r.x.asking("ConstructBlockVolumeSpec"), func(context.Context) (*volume.Spec, error) {
+	spec, err := perform(ctx, r.x, r.x.reading("ConstructBlockVolumeSpec"), func(context.Context) (*volume.Spec, error) {
 		return plugin.ConstructBlockVolumeSpec(r.v.PodUID, r.v.InnerVolumeSpecName, r.v.VolumePath)
 	})
 	return volume.ReconstructedVolume{Spec: spec}, err

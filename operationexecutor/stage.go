@@ -81,9 +81,9 @@ func (m *mounting) stage(ctx context.Context) error {
 	return m.staged(ctx)
 }
 
-// mountDeviceFailed says what is believed after MountDevice failed, or did not make the mount that it should have made.
+// mountDeviceFailed enters the state after MountDevice has failed, or has not made its mount.
 func (m *mounting) mountDeviceFailed(ctx context.Context, err error) error {
-	return m.stageFailed(ctx, m.doubtFailure(ctx, m.x, m.staging.path, m.afterWait(err)))
+	return m.stageFailed(ctx, m.uncertainIfMounted(ctx, m.x, m.staging.path, m.afterWait(err)))
 }
 
 // awaitDevice waits for a device that is to be staged, and returns when the intent to stage it is on record. The intent
@@ -107,7 +107,7 @@ func (m *mounting) awaitDevice(ctx context.Context) error {
 	return nil
 }
 
-// waitFailed says what is believed after the wait for a device that is to be staged. A wait that was abandoned, or that is
+// waitFailed enters the state after a failed wait for a device that is to be staged. A wait that was abandoned, or that is
 // uncertain by its own account, leaves the staging uncertain; any other that fails has begun nothing. One that succeeded may
 // have logged in, and so what fails after it is uncertain too.
 func (m *mounting) waitFailed(ctx context.Context, err error) error {
@@ -147,7 +147,7 @@ func (m *mounting) waitForAttach(ctx context.Context) error {
 	if attacher == nil {
 		return nil
 	}
-	c := m.x.asking("WaitForAttach")
+	c := m.x.reading("WaitForAttach")
 	c.timeout = m.options.WaitForAttachTimeout
 	if c.timeout <= 0 {
 		c.timeout = m.x.executor.options.waitForAttach(m.x.pluginName())
@@ -181,7 +181,7 @@ func (m *mounting) stagedUncertain(ctx context.Context, err error) error {
 	return uncertainToo(err, m.state.MarkDeviceAsUncertain(m.v.VolumeName, intent.DevicePath, intent.DeviceMountPath, m.v.SELinuxLabel))
 }
 
-// stageFailed marks what the failure means for what is believed.
+// stageFailed enters the state of the staging after a failure.
 func (m *mounting) stageFailed(ctx context.Context, err error) error {
 	intent := m.deviceIntent()
 	f := failure{err: err, reconstructed: m.state.IsVolumeReconstructed(m.v.VolumeName, "")}
@@ -195,8 +195,8 @@ func (m *mounting) stageFailed(ctx context.Context, err error) error {
 	return err
 }
 
-func (m *mounting) deviceState() believed {
-	return believed(m.state.GetDeviceMountState(m.v.VolumeName))
+func (m *mounting) deviceState() effectState {
+	return effectState(m.state.GetDeviceMountState(m.v.VolumeName))
 }
 
 // deviceIntent is the intent to stage the volume.

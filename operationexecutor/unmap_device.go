@@ -63,7 +63,7 @@ func (u *unmappingDevice) checkUnmapped(ctx context.Context, path string) error 
 	if err := checkNoPods(u.state, u.v.VolumeName); err != nil {
 		return err
 	}
-	pods, err := perform(ctx, u.x, u.x.asking("MappedPods"), func(ctx context.Context) ([]string, error) {
+	pods, err := perform(ctx, u.x, u.x.reading("MappedPods"), func(ctx context.Context) ([]string, error) {
 		return u.blocks.MappedPods(ctx, path)
 	})
 	if err != nil {

@@ -123,7 +123,7 @@ func (u *unmounting) undone(ctx context.Context) error {
 // use. If the plugin was never called, the state stays.
 func (u *unmounting) tearDownFailed(ctx context.Context, err error) error {
 	if notCalled(err) {
-		u.conclude(ctx, u.x, u.undoing, believed(u.state.GetVolumeMountState(u.v.VolumeName, u.v.PodName)).end())
+		u.conclude(ctx, u.x, u.undoing, effectState(u.state.GetVolumeMountState(u.v.VolumeName, u.v.PodName)).end())
 		return err
 	}
 	return u.halfDone(ctx, err)

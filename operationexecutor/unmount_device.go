@@ -95,7 +95,7 @@ func (u *unmountingDevice) checkUnused(ctx context.Context, at stagedAt) error {
 	if err := checkNoPods(u.state, u.v.VolumeName); err != nil {
 		return err
 	}
-	refs, err := perform(ctx, u.x, u.x.asking("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
+	refs, err := perform(ctx, u.x, u.x.reading("GetDeviceMountRefs"), func(ctx context.Context) ([]string, error) {
 		return at.plugin.GetDeviceMountRefs(ctx, at.path)
 	})
 	if err != nil {
@@ -191,7 +191,7 @@ func (u *unmountingDevice) checkClosed(ctx context.Context) error {
 // If the plugin was never called, the state stays.
 func (u *unmountingDevice) unstageFailed(ctx context.Context, err error) error {
 	if notCalled(err) {
-		u.conclude(ctx, u.x, u.undoing, believed(u.state.GetDeviceMountState(u.v.VolumeName)).end())
+		u.conclude(ctx, u.x, u.undoing, effectState(u.state.GetDeviceMountState(u.v.VolumeName)).end())
 		return err
 	}
 	return u.halfDone(ctx, err)

@@ -99,14 +99,14 @@ type (
 func (g *generator) GenerateVolumesAreAttachedFunc(volumes []AttachedVolume, nodeName types.NodeName, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpVerifyAttached, PluginName: pluginName, NodeName: nodeName}
 	return g.verification(info, verifying{
-		volumes: map[types.NodeName][]AttachedVolume{nodeName: volumes}, state: actualState, ask: (*verifying).askNode,
+		volumes: map[types.NodeName][]AttachedVolume{nodeName: volumes}, state: actualState, ask: (*verifying).queryNode,
 	})
 }
 
 // GenerateBulkVolumeVerifyFunc implements [OperationGenerator].
 func (g *generator) GenerateBulkVolumeVerifyFunc(volumesByNode map[types.NodeName][]AttachedVolume, pluginName string, actualState ActualStateOfWorldAttacherUpdater) *Operation {
 	info := OperationInfo{Kind: OpBulkVerifyAttached, PluginName: pluginName}
-	return g.verification(info, verifying{volumes: volumesByNode, state: actualState, ask: (*verifying).askBulk})
+	return g.verification(info, verifying{volumes: volumesByNode, state: actualState, ask: (*verifying).queryBulk})
 }
 
 func (g *generator) verification(info OperationInfo, v verifying) *Operation {
@@ -131,10 +131,10 @@ func (v *verifying) run(ctx context.Context, x *execution) error {
 		case !known:
 		case v.isUncertain(at):
 			if attached {
-				errs = append(errs, v.there(at, watch))
+				errs = append(errs, v.markAttached(at, watch))
 			}
 		case !attached:
-			v.gone(ctx, at, watch)
+			v.markDetached(ctx, at, watch)
 		}
 	}
 	return errors.Join(errs...)
@@ -145,8 +145,8 @@ func (v *verifying) isUncertain(at AttachedVolume) bool {
 	return ok && state.IsAttachmentUncertain(at.VolumeName, at.NodeName)
 }
 
-// there marks an attachment that was uncertain as attached, as gone does the opposite.
-func (v *verifying) there(at AttachedVolume, watch *attachmentWatch) (err error) {
+// markAttached marks an uncertain attachment as attached, under the same conditions as markDetached.
+func (v *verifying) markAttached(at AttachedVolume, watch *attachmentWatch) (err error) {
 	v.x.executor.hold(Key{Volume: at.VolumeName, Node: at.NodeName}, v.x.op.Info(), func() {
 		if !watch.stale(at.VolumeName, at.NodeName) {
 			err = v.state.MarkVolumeAsAttached(at.VolumeName, at.VolumeSpec, at.NodeName, at.DevicePath)
@@ -181,19 +181,19 @@ func specsOf(volumes []AttachedVolume, copyOf func(spec *volume.Spec) *volume.Sp
 	return specs
 }
 
-func (v *verifying) askBulk(ctx context.Context, specs specsByNode) (answerByNode, error) {
+func (v *verifying) queryBulk(ctx context.Context, specs specsByNode) (answerByNode, error) {
 	verifier, err := construct(ctx, v.x, "FindPlugin", func() (volume.BulkVolumeVerifier, error) {
 		return v.plugins.FindBulkVerifierByName(v.pluginName)
 	})
 	if err != nil || len(specs) == 0 {
 		return nil, err
 	}
-	return perform(ctx, v.x, v.x.asking("BulkVerifyVolumes"), func(ctx context.Context) (answerByNode, error) {
+	return perform(ctx, v.x, v.x.reading("BulkVerifyVolumes"), func(ctx context.Context) (answerByNode, error) {
 		return verifier.BulkVerifyVolumes(ctx, specs)
 	})
 }
 
-func (v *verifying) askNode(ctx context.Context, specs specsByNode) (answerByNode, error) {
+func (v *verifying) queryNode(ctx context.Context, specs specsByNode) (answerByNode, error) {
 	plugin, err := find(ctx, v.x, func() (volume.AttachableVolumePlugin, error) {
 		return v.plugins.FindAttachablePluginByName(v.pluginName)
 	})
@@ -205,15 +205,15 @@ func (v *verifying) askNode(ctx context.Context, specs specsByNode) (answerByNod
 		return nil, err
 	}
 	nodeName := v.x.op.Info().NodeName
-	answer, err := perform(ctx, v.x, v.x.asking("VolumesAreAttached"), func(ctx context.Context) (map[v1.UniqueVolumeName]bool, error) {
+	answer, err := perform(ctx, v.x, v.x.reading("VolumesAreAttached"), func(ctx context.Context) (map[v1.UniqueVolumeName]bool, error) {
 		return attacher.VolumesAreAttached(ctx, specs[nodeName], nodeName)
 	})
 	return answerByNode{nodeName: answer}, err
 }
 
-// gone marks an attachment as detached, while its key is held and unless an attach or detach began after the plugin was
+// markDetached marks an attachment as detached, while its key is held and unless an attach or detach began after the plugin was
 // asked, for then the answer says nothing about what is now.
-func (v *verifying) gone(ctx context.Context, at AttachedVolume, watch *attachmentWatch) {
+func (v *verifying) markDetached(ctx context.Context, at AttachedVolume, watch *attachmentWatch) {
 	key := Key{Volume: at.VolumeName, Node: at.NodeName}
 	stale := true
 	v.x.executor.hold(key, v.x.op.Info(), func() {

@@ -60,7 +60,7 @@ func (e *Executor) Shutdown(ctx context.Context) error {
 // calls that were abandoned still run: those are named and not waited for. Other operations may begin meanwhile.
 func (e *Executor) Wait(ctx context.Context) error {
 	var err error
-	if quiet := e.whenQuiet(); quiet != nil {
+	if quiet := e.whenIdle(); quiet != nil {
 		select {
 		case <-quiet:
 		case <-ctx.Done():
@@ -68,7 +68,7 @@ func (e *Executor) Wait(ctx context.Context) error {
 		}
 	}
 	e.calls.Rest()
-	running, left := e.namesLeft()
+	running, left := e.unfinished()
 	switch {
 	case err != nil && len(running) > 0:
 		return &WaitError{Running: running, Left: left, Err: err}
@@ -78,25 +78,25 @@ func (e *Executor) Wait(ctx context.Context) error {
 	return nil
 }
 
-// whenQuiet returns a channel that is closed when no operation runs; nil when none does.
-func (e *Executor) whenQuiet() <-chan struct{} {
+// whenIdle returns a channel that is closed when no operation runs; nil when none does.
+func (e *Executor) whenIdle() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.running) > 0 && e.quiet == nil {
-		e.quiet = make(chan struct{})
+	if len(e.running) > 0 && e.idle == nil {
+		e.idle = make(chan struct{})
 	}
-	return e.quiet
+	return e.idle
 }
 
-// namesLeft returns the operations that run, and those that have ended although a call still runs, each in the order in
+// unfinished returns the operations that run, and those that have ended although a call still runs, each in the order in
 // which they began.
-func (e *Executor) namesLeft() (running, left []OperationInfo) {
+func (e *Executor) unfinished() (running, left []OperationInfo) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for op := range e.running {
 		running = append(running, op.Info())
 	}
-	for op := range e.left {
+	for op := range e.abandoned {
 		left = append(left, op.Info())
 	}
 	return inOrder(running), inOrder(left)

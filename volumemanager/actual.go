@@ -80,8 +80,8 @@ func (a *actualState) MarkVolumeAsUnmounted(podName volume.UniquePodName, volume
 	return err
 }
 
-// doubt marks a certain set-up or staging as uncertain, and reports whether it did.
-func (a *actualState) doubt(h podvolume.Key) bool {
+// markUncertain marks a certain set-up or staging as uncertain, and reports whether it did.
+func (a *actualState) markUncertain(h podvolume.Key) bool {
 	if h.Pod == "" {
 		row, ok := a.GetAttachedVolume(h.Volume)
 		return ok && row.DeviceMountState == operationexecutor.DeviceGloballyMounted &&

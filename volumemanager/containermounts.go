@@ -122,7 +122,7 @@ func (m *Manager) ContainerMounts(ctx context.Context, pod *v1.Pod, container st
 	}
 	ctx, cancel := m.options.withWaitTimeout(ctx)
 	defer cancel()
-	ask := &containerAsk{manager: m, entry: entry, container: c}
+	ask := &containerRequest{manager: m, entry: entry, container: c}
 	volumes, err := ask.answer(ctx)
 	if err != nil {
 		return ContainerVolumes{}, fmt.Errorf("container %q of pod %q: %w", container, store.NameOf(pod), err)
@@ -156,8 +156,8 @@ func (e *VariableError) Error() string {
 // Unwrap returns the cause.
 func (e *VariableError) Unwrap() error { return e.Err }
 
-// containerAsk is one call of ContainerMounts.
-type containerAsk struct {
+// containerRequest is one call of ContainerMounts.
+type containerRequest struct {
 	manager   *Manager
 	entry     *populator.Pod
 	container *v1.Container
@@ -166,9 +166,11 @@ type containerAsk struct {
 	mappings  mount.IDMappings               // zero unless the pod has a user namespace
 }
 
-func (a *containerAsk) podName() volume.UniquePodName { return volume.GetUniquePodName(a.entry.Pod) }
+func (a *containerRequest) podName() volume.UniquePodName {
+	return volume.GetUniquePodName(a.entry.Pod)
+}
 
-func (a *containerAsk) answer(ctx context.Context) (ContainerVolumes, error) {
+func (a *containerRequest) answer(ctx context.Context) (ContainerVolumes, error) {
 	var volumes ContainerVolumes
 	if err := a.readRows(); err != nil {
 		return volumes, err
@@ -216,7 +218,7 @@ func (v *ContainerVolumes) order() {
 }
 
 // readRows reads what is known of the volumes of the container.
-func (a *containerAsk) readRows() error {
+func (a *containerRequest) readRows() error {
 	a.rows = make(map[string]cache.MountedVolume)
 	missing := make(map[string]bool)
 	for _, name := range a.names() {
@@ -233,7 +235,7 @@ func (a *containerAsk) readRows() error {
 }
 
 // names returns the outer names of the volumes that the container uses.
-func (a *containerAsk) names() []string {
+func (a *containerRequest) names() []string {
 	var names []string
 	for _, m := range a.container.VolumeMounts {
 		names = append(names, m.Name)
@@ -245,17 +247,17 @@ func (a *containerAsk) names() []string {
 }
 
 // row returns what is known of a volume, and false when it is not set up, or is being taken away.
-func (a *containerAsk) row(outer string) (cache.MountedVolume, bool) {
+func (a *containerRequest) row(outer string) (cache.MountedVolume, bool) {
 	return a.manager.view.setUpOf(a.entry.Volume(outer).Name, a.podName())
 }
 
-func (a *containerAsk) notReady(missing map[string]bool, cause error) error {
-	return notReady(a.entry.Pod, awaited{state: "ready", left: func() []VolumeStatus {
+func (a *containerRequest) notReady(missing map[string]bool, cause error) error {
+	return notReady(a.entry.Pod, awaited{state: "ready", missing: func() []VolumeStatus {
 		return slices.DeleteFunc(a.manager.view.statusOfPod(a.entry.Pod.UID), func(s VolumeStatus) bool { return !missing[s.OuterName] })
 	}}, cause)
 }
 
-func (a *containerAsk) checkModes() error {
+func (a *containerRequest) checkModes() error {
 	for _, m := range a.container.VolumeMounts {
 		if volume.IsBlock(a.rows[m.Name].VolumeSpec) {
 			return fmt.Errorf("volume %q is a block device and cannot be mounted: use volumeDevices: %w: %w", m.Name, ErrVolumeMode, volume.ErrInvalid)
@@ -270,7 +272,7 @@ func (a *containerAsk) checkModes() error {
 }
 
 // mount returns one mount of the container, by its index in the spec.
-func (a *containerAsk) mount(ctx context.Context, index int) (ContainerMount, error) {
+func (a *containerRequest) mount(ctx context.Context, index int) (ContainerMount, error) {
 	spec := &a.container.VolumeMounts[index]
 	row := a.rows[spec.Name]
 	info := infoOf(row)
@@ -309,7 +311,7 @@ func mayRelabel(row cache.MountedVolume) bool {
 	return attributes.Managed && attributes.SupportsSELinux && !attributes.ReadOnly
 }
 
-func (a *containerAsk) recursiveReadOnly(spec *v1.VolumeMount) (bool, error) {
+func (a *containerRequest) recursiveReadOnly(spec *v1.VolumeMount) (bool, error) {
 	switch containers.RecursiveReadOnly(spec) {
 	case v1.RecursiveReadOnlyIfPossible:
 		return a.manager.options.RecursiveReadOnly, nil
@@ -325,7 +327,7 @@ func (a *containerAsk) recursiveReadOnly(spec *v1.VolumeMount) (bool, error) {
 
 // subPath returns the sub-path of a mount, empty when it has none. An expression never leads to the whole volume: it is
 // there to keep those apart who share one.
-func (a *containerAsk) subPath(ctx context.Context, spec *v1.VolumeMount) (string, error) {
+func (a *containerRequest) subPath(ctx context.Context, spec *v1.VolumeMount) (string, error) {
 	switch {
 	case spec.SubPathExpr != "":
 	case containers.IsWholeVolume(spec.SubPath):
@@ -348,7 +350,7 @@ func (a *containerAsk) subPath(ctx context.Context, spec *v1.VolumeMount) (strin
 }
 
 // environment returns the variables of the container: those that the orchestrator tells, or else those that the pod does.
-func (a *containerAsk) environment(ctx context.Context) (containers.Environment, error) {
+func (a *containerRequest) environment(ctx context.Context) (containers.Environment, error) {
 	if a.variables != nil {
 		return *a.variables, nil
 	}
@@ -373,7 +375,7 @@ var propagations = map[v1.MountPropagationMode]string{
 }
 
 // bindSubPath binds a part of the volume and returns where.
-func (a *containerAsk) bindSubPath(ctx context.Context, index int, made ContainerMount, sub string) (string, error) {
+func (a *containerRequest) bindSubPath(ctx context.Context, index int, made ContainerMount, sub string) (string, error) {
 	uid := a.entry.Pod.UID
 	row := a.rows[made.Name]
 	return a.manager.subpaths.Prepare(ctx, uid, safepath.Subpath{
@@ -397,13 +399,13 @@ func (a *containerAsk) bindSubPath(ctx context.Context, index int, made Containe
 
 // isOurs reports whether the plugin has made a path for the pod. Any other path is a directory of the host, chosen by the
 // author of the pod or of the PersistentVolume.
-func (a *containerAsk) isOurs(dir string) bool {
+func (a *containerRequest) isOurs(dir string) bool {
 	return strings.HasPrefix(dir, a.manager.subpaths.PodDir(a.entry.Pod.UID)+string(filepath.Separator))
 }
 
 // keptApart returns what a volume that is a path of the host must be apart from. The check of its set-up is no proof: links on
 // the way may have changed since.
-func (a *containerAsk) keptApart(row cache.MountedVolume, dir string) []string {
+func (a *containerRequest) keptApart(row cache.MountedVolume, dir string) []string {
 	if a.isOurs(dir) {
 		return nil
 	}
@@ -412,7 +414,7 @@ func (a *containerAsk) keptApart(row cache.MountedVolume, dir string) []string {
 }
 
 // device returns one device of the container. What is bound for the pod is named after it, in the volume's map path.
-func (a *containerAsk) device(spec v1.VolumeDevice) (ContainerDevice, error) {
+func (a *containerRequest) device(spec v1.VolumeDevice) (ContainerDevice, error) {
 	row := a.rows[spec.Name]
 	made := ContainerDevice{
 		Name: spec.Name, Source: filepath.Join(row.DeviceMountPath, string(a.entry.Pod.UID)), Target: path.Clean(spec.DevicePath),

@@ -188,7 +188,7 @@ func TestAVolumeOfTheOtherModeIsRefused(t *testing.T) {
 		spec := volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{VolumeMode: &mode}}, false)
 		return map[string]cache.MountedVolume{"data": {MountedVolume: operationexecutor.MountedVolume{VolumeSpec: spec}}}
 	}
-	ask := &containerAsk{
+	ask := &containerRequest{
 		container: &v1.Container{VolumeMounts: []v1.VolumeMount{{Name: "data"}}},
 		rows:      modes(v1.PersistentVolumeBlock),
 	}

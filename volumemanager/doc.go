@@ -22,7 +22,7 @@
 // pod uses. The worker does that itself and plans again, until nothing is to be done or the rest has to wait. Nothing
 // polls: an idle manager does not wake up, and a wait returns with the change that it waited for. A slow resync plans every
 // volume again, to find changes without an event. Filesystems on block devices are checked every half a minute, see
-// Options.FilesystemLook: the kernel reports no event when one fails.
+// Options.FilesystemCheckInterval: the kernel reports no event when one fails.
 //
 // # What is promised
 //

@@ -34,7 +34,7 @@ func TestAFilesystemThatHasFailedIsNoticedByItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newDeviceNodeOf(t, c.fsType, c.options...)
-			n.options.FilesystemLook = time.Millisecond
+			n.options.FilesystemCheckInterval = time.Millisecond
 			n.run()
 			path := n.add(n.pod)
 			n.until(n.pod, isWell)
@@ -51,7 +51,7 @@ func TestAFilesystemThatHasFailedIsNoticedByItself(t *testing.T) {
 // TestErrorsThatAFilesystemHasOnRecordAreTold while it goes on, and at once when it is mounted again.
 func TestErrorsThatAFilesystemHasOnRecordAreTold(t *testing.T) {
 	n := newDeviceNodeOf(t, "ext4", "-e", "continue")
-	n.options.FilesystemLook = time.Millisecond
+	n.options.FilesystemCheckInterval = time.Millisecond
 	m, stop := n.realNode.start(t)
 	n.m = m
 	m.PodsComplete()
@@ -65,7 +65,7 @@ func TestErrorsThatAFilesystemHasOnRecordAreTold(t *testing.T) {
 	n.remove(n.pod)
 	stop()
 
-	n.options.FilesystemLook = time.Hour
+	n.options.FilesystemCheckInterval = time.Hour
 	n.run()
 	n.add(n.pod)
 	n.until(n.pod, has(ReasonFilesystemErrors))
@@ -77,7 +77,7 @@ func TestAWriteThatHasFailedIsTold(t *testing.T) {
 	for fsType, options := range map[string][]string{"ext4": {"-O", "^has_journal"}, "xfs": nil} {
 		t.Run(fsType, func(t *testing.T) {
 			n := newDeviceNodeOf(t, fsType, options...)
-			n.options.FilesystemLook = time.Millisecond
+			n.options.FilesystemCheckInterval = time.Millisecond
 			if fsType != "ext4" {
 				n.options.Resync = 10 * time.Millisecond
 			}
@@ -107,7 +107,7 @@ func TestAWriteThatHasFailedIsTold(t *testing.T) {
 func TestNothingIsWrittenToAFilesystemThatIsWell(t *testing.T) {
 	n := newDeviceNodeOf(t, "ext4")
 	counting := &countingSync{Mounter: n.mounter, looked: make(chan struct{})}
-	n.options.Mounter, n.options.FilesystemLook = counting, time.Millisecond
+	n.options.Mounter, n.options.FilesystemCheckInterval = counting, time.Millisecond
 	n.run()
 	path := n.add(n.pod)
 	require.NoError(t, os.WriteFile(filepath.Join(path, "f"), []byte("precious"), 0o600))

@@ -80,12 +80,12 @@ func hungCallsOf(executor *operationexecutor.Executor, name v1.UniqueVolumeName,
 // teardown hangs on.
 func (n *nodeView) isGone(podName volume.UniquePodName) bool {
 	for _, name := range n.reconciler.VolumesOfOperations(podName) {
-		if !n.watch.IsLetGo(podvolume.Key{Volume: name, Pod: podName}) {
+		if !n.watch.IsReleased(podvolume.Key{Volume: name, Pod: podName}) {
 			return false
 		}
 	}
 	for mounted := range n.actual.VolumesOfPod(podName) {
-		if !n.watch.IsLetGo(podvolume.Key{Volume: mounted.VolumeName, Pod: podName}) {
+		if !n.watch.IsReleased(podvolume.Key{Volume: mounted.VolumeName, Pod: podName}) {
 			return false
 		}
 	}

@@ -284,7 +284,7 @@ func TestAFilesystemIsLookedAtOnceHoweverManyMountsItHas(t *testing.T) {
 		}
 		planned := n.m.Status().Planned
 		kernel.asked()
-		assert.Equal(t, 100, looksIn(100*defaultFilesystemLook))
+		assert.Equal(t, 100, looksIn(100*defaultFilesystemCheckInterval))
 		assert.Equal(t, planned, n.m.Status().Planned)
 		assert.Empty(t, kernel.asked())
 		for _, pod := range n.pods {

@@ -56,7 +56,7 @@ func (o Options) idMapper(binder mount.Interface) idMapper {
 }
 
 // readIDMappings asks for the ranges of a pod with a user namespace.
-func (a *containerAsk) readIDMappings(ctx context.Context) error {
+func (a *containerRequest) readIDMappings(ctx context.Context) error {
 	pod, namespaces := a.entry.Pod, a.manager.options.UserNamespaces
 	if namespaces == nil || pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return nil
@@ -73,7 +73,7 @@ func (a *containerAsk) readIDMappings(ctx context.Context) error {
 }
 
 // mapped gives a mount its ranges, and proves that they can be given.
-func (a *containerAsk) mapped(ctx context.Context, made ContainerMount) (ContainerMount, error) {
+func (a *containerRequest) mapped(ctx context.Context, made ContainerMount) (ContainerMount, error) {
 	if a.mappings.IsZero() {
 		return made, nil
 	}
@@ -86,7 +86,7 @@ func (a *containerAsk) mapped(ctx context.Context, made ContainerMount) (Contain
 }
 
 // checkDevice refuses a device in a user namespace: no mount maps the owner of its node, and a runtime cannot make another node.
-func (a *containerAsk) checkDevice(made ContainerDevice) error {
+func (a *containerRequest) checkDevice(made ContainerDevice) error {
 	if a.mappings.IsZero() {
 		return nil
 	}

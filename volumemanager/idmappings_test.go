@@ -113,11 +113,11 @@ func TestAVolumeWhoseOwnersCannotBeMappedIsNamed(t *testing.T) {
 
 func TestADeviceIsRefusedInAUserNamespace(t *testing.T) {
 	namespaces := newTestNamespaces()
-	ask := &containerAsk{mappings: namespaces.mappings}
+	ask := &containerRequest{mappings: namespaces.mappings}
 	err := ask.checkDevice(ContainerDevice{Name: "disk", Source: "/s"})
 	var refused *IDMappingError
 	require.ErrorAs(t, err, &refused)
 	assert.Equal(t, "disk", refused.Name)
 	require.ErrorIs(t, err, volume.ErrUnsupported)
-	require.NoError(t, (&containerAsk{}).checkDevice(ContainerDevice{}))
+	require.NoError(t, (&containerRequest{}).checkDevice(ContainerDevice{}))
 }

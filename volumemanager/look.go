@@ -22,7 +22,7 @@ import (
 func (m *Manager) Status() NodeStatus {
 	status := NodeStatus{Planned: m.reconciler.Planned(), Reused: m.recovery.Reused(), LostData: lostDataOf(m.health.LostData())}
 	status.Running = m.run.running.Load()
-	m.view.tellFound(&status)
+	m.view.addFound(&status)
 	pods, volumes := m.view.podsInOrder()
 	status.Volumes = make([]VolumeStatus, 0, volumes)
 	for _, pod := range pods {
@@ -106,7 +106,7 @@ func (n *nodeView) appendStatusOfPod(rows []VolumeStatus, uid types.UID) []Volum
 	}
 	for _, name := range n.reconciler.VolumesOfOperations(podName) {
 		if !slices.Contains(leaving, name) && !entry.Uses(name) {
-			rows = append(rows, n.statusOfLeft(uid, name))
+			rows = append(rows, n.statusOfRemoved(uid, name))
 		}
 	}
 	slices.SortFunc(rows[first:], func(a, b VolumeStatus) int {
@@ -147,8 +147,8 @@ func (n *nodeView) statusOfUnwanted(mounted *cache.MountedVolume) []VolumeStatus
 	return rows
 }
 
-// statusOfLeft returns where a volume stands that is still being set up for a pod that was removed.
-func (n *nodeView) statusOfLeft(uid types.UID, name v1.UniqueVolumeName) VolumeStatus {
+// statusOfRemoved returns where a volume stands that is still being set up for a pod that was removed.
+func (n *nodeView) statusOfRemoved(uid types.UID, name v1.UniqueVolumeName) VolumeStatus {
 	s := VolumeStatus{PodUID: uid, Volume: name, Phase: PhaseWaiting}
 	s.Plugin, _, _ = volume.SplitUniqueName(name) // Every volume that was planned has a name of that form.
 	n.fill(&s)
@@ -171,7 +171,7 @@ func (n *nodeView) statusOfUnused(name v1.UniqueVolumeName) []VolumeStatus {
 func (n *nodeView) fill(s *VolumeStatus) {
 	podName := volume.UniquePodName(s.PodUID)
 	s.Conditions = n.conditionsOf(podvolume.Key{Volume: s.Volume, Pod: podName})
-	leaving := n.reconciler.IsTakenAway(s.Volume, podName)
+	leaving := n.reconciler.IsTearingDown(s.Volume, podName)
 	if row, ok := n.actual.GetAttachedVolume(s.Volume); ok {
 		s.DevicePath, s.DeviceMountPath = row.DevicePath, row.DeviceMountPath
 		s.Block = volume.IsBlock(row.VolumeSpec)
@@ -191,7 +191,7 @@ func (n *nodeView) fill(s *VolumeStatus) {
 		s.Phase = PhaseUnmounting
 	}
 	live := s.Wanted && s.Phase == PhaseMounted
-	if live && !mounted.RemountRequired && !n.expansion.IsGrowing(s.Volume) {
+	if live && !mounted.RemountRequired && !n.expansion.IsExpanding(s.Volume) {
 		s.Err = cmp.Or(s.Err, n.nodeStatus.Withdrawn(s.Volume))
 		return
 	}

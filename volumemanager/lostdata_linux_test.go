@@ -124,7 +124,7 @@ func TestNothingIsToldOfDataThatWasWritten(t *testing.T) {
 // TestFilesystemThatWasShutDownIsNoticed at the next measurement, also where filesystems are not looked at.
 func TestFilesystemThatWasShutDownIsNoticed(t *testing.T) {
 	n := newDeviceNode(t)
-	n.options.FilesystemLook = -1
+	n.options.FilesystemCheckInterval = -1
 	n.run()
 	path := n.add(n.pod)
 	shutDown(t, path)

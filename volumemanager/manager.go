@@ -127,9 +127,9 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 func (m *Manager) watchOptions() mountwatch.Options {
 	return mountwatch.Options{
 		Mounter: m.options.Mounter, Host: m.plugins.Host(), Logger: m.options.Logger, Health: m.health,
-		FilesystemLook: m.options.FilesystemLook, HungUnmount: mountwatch.HungUnmount(m.options.HungUnmount), Records: m.options.RuntimeDir != "",
-		Orphans: m.orphans, Hung: m.Hung, Doubt: m.actual.doubt, Look: func(h podvolume.Key) { m.reconciler.Add(h) }, Retry: func(h podvolume.Key) { m.reconciler.Retry(h) },
-		Probe: m.stats.Probe, LetGo: func(h podvolume.Key) { m.changes.Notify(h.Pod) },
+		FilesystemCheckInterval: m.options.FilesystemCheckInterval, HungUnmount: mountwatch.HungUnmount(m.options.HungUnmount), Records: m.options.RuntimeDir != "",
+		Orphans: m.orphans, Hung: m.Hung, MarkUncertain: m.actual.markUncertain, Plan: func(h podvolume.Key) { m.reconciler.Add(h) }, Retry: func(h podvolume.Key) { m.reconciler.Retry(h) },
+		Probe: m.stats.Probe, Released: func(h podvolume.Key) { m.changes.Notify(h.Pod) },
 	}
 }
 
@@ -162,7 +162,7 @@ func (m *Manager) recoveryOptions() recovery.Options {
 			return m.executor.ReconstructVolume(ctx, ask)
 		},
 		IsKnown: func(pod volume.UniquePodName) bool { return m.populator.IsKnown(pod) }, IsBusy: func(pod volume.UniquePodName) bool { return len(m.reconciler.VolumesOfOperations(pod)) > 0 },
-		Look: func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, LookAtAll: func() { m.reconciler.AddAll(m.view.allVolumes()) },
+		Plan: func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, PlanAll: func() { m.reconciler.AddAll(m.view.allVolumes()) },
 		Notify: m.changes.Notify, InUseChanged: func() { m.nodeStatus.Recheck() },
 	}
 }
@@ -192,7 +192,7 @@ func (m *Manager) executorOptions() operationexecutor.ExecutorOptions {
 		Observer: m.options.Observer, Backoff: m.options.Backoff,
 		Timeouts: m.options.Timeouts, PluginTimeouts: m.options.PluginTimeouts,
 		WorkersPerPlugin: m.options.WorkersPerPlugin, HungPerPlugin: m.options.HungPerPlugin, Logger: m.options.Logger,
-		KeyFreed: m.reconciler.KeyFreed, CallsLeft: m.watch.CallsLeft,
+		KeyFreed: m.reconciler.KeyFreed, CallsAbandoned: m.watch.CallsAbandoned,
 	}
 }
 
@@ -272,7 +272,7 @@ func (m *Manager) populatorOptions() populator.Options {
 	return populator.Options{
 		Plugins: m.plugins, Prober: m.options.Prober, Store: m.options.Store, SELinux: m.options.SELinux, Logger: m.options.Logger,
 		Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Expansion: m.expansion, Earlier: m.recovery, Orphans: m.orphans,
-		Look:         func(pod volume.UniquePodName, names []v1.UniqueVolumeName) { m.reconciler.AddPod(pod, names) },
+		Plan:         func(pod volume.UniquePodName, names []v1.UniqueVolumeName) { m.reconciler.AddPod(pod, names) },
 		Retry:        func(names []v1.UniqueVolumeName) { m.reconciler.RetryAll(names) },
 		ResetBackoff: func(key operationexecutor.Key) { m.executor.ResetBackoff(key) },
 		Notify:       m.changes.Notify,
@@ -289,7 +289,7 @@ func (m *Manager) newNodeStatus() *nodestatus.Status {
 		IsAttachedHere: func(name v1.UniqueVolumeName) bool { return m.journal.HasAttachment(name) },
 		// A volume that could not be rebuilt may be any volume of an earlier manager.
 		MayUseMore: func(ctx context.Context) bool { return !m.recovery.IsComplete() || len(m.orphans.Live(ctx)) > 0 },
-		Look:       func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, Retry: func(names []v1.UniqueVolumeName) { m.reconciler.RetryAll(names) },
+		Plan:       func(names []v1.UniqueVolumeName) { m.reconciler.AddAll(names) }, Retry: func(names []v1.UniqueVolumeName) { m.reconciler.RetryAll(names) },
 		Notify: m.changes.Notify, Logger: m.options.Logger, Recorder: m.options.Recorder,
 	})
 	if m.options.VolumesInUse != nil {
@@ -317,7 +317,7 @@ func (m *Manager) end(ctx context.Context) error {
 
 // warnOfRest logs what remains if the program has ended Run by its context, not by Stop.
 func (m *Manager) warnOfRest() {
-	if name := m.view.firstLeft(); name != "" {
+	if name := m.view.firstUnwanted(); name != "" {
 		m.options.Logger.Warn("Run ended before volumes were gone that no pod uses: call Stop, or WaitForNodeEmpty when all pods were removed, before the context of Run ends", "volume", name)
 	}
 }

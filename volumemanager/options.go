@@ -24,8 +24,8 @@ const (
 	defaultWaitTimeout = 2*time.Minute + 3*time.Second
 	// defaultResync is the mean time between two checks of every volume.
 	defaultResync = 10 * time.Minute
-	// defaultFilesystemLook is the time between two checks of a filesystem on a block device.
-	defaultFilesystemLook = 30 * time.Second
+	// defaultFilesystemCheckInterval is the time between two checks of a filesystem on a block device.
+	defaultFilesystemCheckInterval = 30 * time.Second
 )
 
 // Options configures a manager. The zero value is the safest: the manager keeps records below the root, locks the root, and
@@ -111,12 +111,12 @@ type Options struct {
 	// Resync is the mean time between two checks of every volume, which find changes without an event. Each interval is
 	// jittered by a tenth. Zero means ten minutes; less than zero turns the checks off.
 	Resync time.Duration
-	// FilesystemLook is the time between two checks of each filesystem on a block device that a volume has: the kernel
+	// FilesystemCheckInterval is the time between two checks of each filesystem on a block device that a volume has: the kernel
 	// reports no event when one fails. A check costs some system calls and reads nothing from the device; without such
 	// volumes there are none. If an ext4 has new complaints, the manager syncs it to find out whether a write has failed.
 	// Other filesystems are synced at the resync and at the teardown. Zero means 30 seconds; less than zero
 	// turns the checks off.
-	FilesystemLook time.Duration
+	FilesystemCheckInterval time.Duration
 	// WaitTimeout bounds a wait whose context has no deadline. Zero means two minutes and three seconds, as kubelet waits.
 	WaitTimeout time.Duration
 	// Backoff is how long an operation waits after a failure. The zero value is that of Kubernetes: half a second, doubled
@@ -168,8 +168,8 @@ func (o Options) withDefaults(binder mount.Interface) (Options, error) {
 	if o.Resync == 0 {
 		o.Resync = defaultResync
 	}
-	if o.FilesystemLook == 0 {
-		o.FilesystemLook = defaultFilesystemLook
+	if o.FilesystemCheckInterval == 0 {
+		o.FilesystemCheckInterval = defaultFilesystemCheckInterval
 	}
 	if o.WaitTimeout == 0 {
 		o.WaitTimeout = defaultWaitTimeout

@@ -72,9 +72,9 @@ func statusOfOrphans(orphans []orphans.Orphan) []VolumeStatus {
 	return rows
 }
 
-// tellFound adds what was found at the start, beside volumes, to the status. An orphan that has become a volume is none any
-// more.
-func (n *nodeView) tellFound(status *NodeStatus) {
+// addFound adds to the status what the start has found: rebuilt volumes, damaged records and orphans. An orphan that was rebuilt
+// is left out.
+func (n *nodeView) addFound(status *NodeStatus) {
 	status.Rebuilt, status.PodsComplete = n.recovery.Rebuilt(), n.recovery.ArePodsComplete()
 	for _, d := range n.recovery.Damaged() {
 		status.Damaged = append(status.Damaged, DamagedRecord(d))

@@ -45,7 +45,7 @@ func (m *Manager) GetMountedVolumesForPod(podName volume.UniquePodName) VolumeMa
 	volumes := make(VolumeMap)
 	entry := m.populator.Pod(types.UID(podName))
 	leaving := func(mounted cache.MountedVolume) bool {
-		return m.reconciler.IsTakenAway(mounted.VolumeName, podName) || !m.view.isCurrent(&mounted)
+		return m.reconciler.IsTearingDown(mounted.VolumeName, podName) || !m.view.isCurrent(&mounted)
 	}
 	for _, mounted := range slices.DeleteFunc(m.actual.GetMountedVolumesForPod(podName), leaving) {
 		info := infoOf(mounted)

@@ -13,7 +13,7 @@ import (
 func (m *Manager) newReconciler() *reconciler.Reconciler {
 	return reconciler.New(reconciler.Options{
 		Node: m.node(), WorkersPerPlugin: cmp.Or(m.options.WorkersPerPlugin, operationexecutor.DefaultWorkersPerPlugin),
-		Desired: m.desired, Actual: m.actual, Changes: &m.changes, OnlyTakesAway: m.run.isStopping,
+		Desired: m.desired, Actual: m.actual, Changes: &m.changes, OnlyTearsDown: m.run.isStopping,
 		Pods: m.populator, Records: m.recovery, Attachments: m.nodeStatus, Expansions: m.expansion, Cleaner: podCleaner{m},
 	})
 }

@@ -446,7 +446,7 @@ func (s *simulated) MountLost(name, pod string) {
 	if s.m.executor.IsOperationPending(operationexecutor.Key{Volume: h.Volume, Pod: h.Pod}) {
 		return // Who changes it looks himself, and the watch looks again.
 	}
-	if s.m.actual.doubt(h) {
+	if s.m.actual.markUncertain(h) {
 		s.m.reconciler.Add(h)
 	}
 }

@@ -148,11 +148,11 @@ func (n *nodeView) appendStats(rows []VolumeStats, mounted *cache.MountedVolume,
 
 func (s *VolumeStats) fill(metrics *volume.Metrics) {
 	s.Time = metrics.Time.Time
-	s.CapacityBytes, s.AvailableBytes, s.UsedBytes = figure(metrics.Capacity), figure(metrics.Available), figure(metrics.Used)
-	s.Inodes, s.InodesFree, s.InodesUsed = figure(metrics.Inodes), figure(metrics.InodesFree), figure(metrics.InodesUsed)
+	s.CapacityBytes, s.AvailableBytes, s.UsedBytes = unsigned(metrics.Capacity), unsigned(metrics.Available), unsigned(metrics.Used)
+	s.Inodes, s.InodesFree, s.InodesUsed = unsigned(metrics.Inodes), unsigned(metrics.InodesFree), unsigned(metrics.InodesUsed)
 }
 
-func figure(q *resource.Quantity) *uint64 {
+func unsigned(q *resource.Quantity) *uint64 {
 	if q == nil || q.Sign() < 0 {
 		return nil
 	}

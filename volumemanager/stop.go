@@ -89,34 +89,34 @@ func (m *Manager) Stop(ctx context.Context) error {
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
 			// As long as one volume is known to be left, it is enough to look at that one.
-			if !m.reconciler.IsQuiet() || witness != "" && m.view.isLeft(witness) {
+			if !m.reconciler.IsQuiet() || witness != "" && m.view.isUnwanted(witness) {
 				return false, nil
 			}
-			witness = m.view.firstLeft()
+			witness = m.view.firstUnwanted()
 			return witness == "", nil
 		},
-		left: func() []VolumeStatus {
-			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.view.isLeft(s.Volume) })
+		missing: func() []VolumeStatus {
+			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.view.isUnwanted(s.Volume) })
 		},
 	})
-	if errors.Is(err, ErrStopped) && m.reconciler.IsQuiet() && m.view.firstLeft() == "" {
+	if errors.Is(err, ErrStopped) && m.reconciler.IsQuiet() && m.view.firstUnwanted() == "" {
 		return nil
 	}
 	return err
 }
 
-// firstLeft returns a volume that is to be taken away, or nothing.
-func (n *nodeView) firstLeft() v1.UniqueVolumeName {
+// firstUnwanted returns a volume that has to be torn down, unstaged or detached; empty if there is none.
+func (n *nodeView) firstUnwanted() v1.UniqueVolumeName {
 	for _, name := range n.actual.GetVolumeNames() {
-		if n.isLeft(name) {
+		if n.isUnwanted(name) {
 			return name
 		}
 	}
 	return ""
 }
 
-// isLeft reports whether a volume is here, or is here for a pod, and is known to be wanted no more.
-func (n *nodeView) isLeft(name v1.UniqueVolumeName) bool {
+// isUnwanted reports whether a volume is on the node, or set up for a pod, and is known not to be wanted any more.
+func (n *nodeView) isUnwanted(name v1.UniqueVolumeName) bool {
 	if !n.actual.VolumeExists(name) {
 		return false
 	}

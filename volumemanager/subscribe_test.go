@@ -333,7 +333,7 @@ func TestWhatComesInTheMomentInWhichAWaitEndsIsNoError(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newWorld(t, Options{}).start()
 		looks := 0
-		what := awaited{state: "ready", left: func() []VolumeStatus { return nil }, isReady: func() (bool, error) {
+		what := awaited{state: "ready", missing: func() []VolumeStatus { return nil }, isReady: func() (bool, error) {
 			looks++
 			return looks > 2, nil // when the wait begins, when its time is over, afterwards
 		}}

@@ -38,7 +38,7 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 			}
 			return len(uses) == 0, nil
 		},
-		left: func() []VolumeStatus { return m.view.statusOfUses(search.uses()) },
+		missing: func() []VolumeStatus { return m.view.statusOfUses(search.uses()) },
 	})
 }
 

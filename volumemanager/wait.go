@@ -34,7 +34,7 @@ func (m *Manager) WaitForAttachAndMount(ctx context.Context, pod *v1.Pod) error 
 		state:   "ready",
 		known:   m.recovery.RecordsRead(),
 		isReady: func() (bool, error) { return m.view.isReady(pod.UID) },
-		left: func() []VolumeStatus {
+		missing: func() []VolumeStatus {
 			return slices.DeleteFunc(m.view.statusOfPod(pod.UID), func(s VolumeStatus) bool { return !s.Wanted || s.Phase == PhaseMounted })
 		},
 	})
@@ -62,7 +62,7 @@ func (n *nodeView) setUpOf(name v1.UniqueVolumeName, podName volume.UniquePodNam
 	}
 	row, ok := n.actual.GetMountedVolume(name, podName)
 	// In this order: the operation that takes it away is entered before the state changes.
-	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(n.desired.Incarnation(name, podName)) && !n.reconciler.IsTakenAway(name, podName)
+	return row, ok && row.State == operationexecutor.VolumeMounted && row.IsFor(n.desired.Incarnation(name, podName)) && !n.reconciler.IsTearingDown(name, podName)
 }
 
 // WaitForUnmount returns when no volume is, or may be, set up for pod, and none is being set up. It is to be called
@@ -79,7 +79,7 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 		state:   "gone",
 		known:   m.recovery.AllKnown(),
 		isReady: func() (bool, error) { return m.view.isGone(podName) && len(m.orphans.LiveOf(ctx, pod.UID)) == 0, nil },
-		left: func() []VolumeStatus {
+		missing: func() []VolumeStatus {
 			changing := m.reconciler.VolumesOfOperations(podName)
 			left := slices.DeleteFunc(m.view.statusOfPod(pod.UID), func(s VolumeStatus) bool {
 				return !slices.Contains(changing, s.Volume) &&
@@ -108,7 +108,7 @@ func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 			}
 			return len(left) == 0 && len(m.orphans.Live(ctx)) == 0, nil
 		},
-		left: func() []VolumeStatus {
+		missing: func() []VolumeStatus {
 			return append(m.Status().Volumes, statusOfOrphans(m.orphans.Live(ctx))...)
 		},
 	})
@@ -134,8 +134,8 @@ type awaited struct {
 	isReady func() (bool, error)
 	// known is closed when not to know of anything means that it is not there; nil: it always does.
 	known <-chan struct{}
-	// left returns the volumes that are missing.
-	left func() []VolumeStatus
+	// missing returns the volumes that are missing.
+	missing func() []VolumeStatus
 }
 
 // wait returns when what it waits for is there. It looks again after each change of the pod; of any pod when pod has no UID.
@@ -212,7 +212,7 @@ func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan
 // notReady returns the error of a wait that ended with volumes missing.
 func notReady(pod *v1.Pod, what awaited, cause error) *volume.NotReadyError {
 	err := &volume.NotReadyError{PodName: store.NameOf(pod), Awaited: what.state, Err: cause}
-	for _, s := range what.left() {
+	for _, s := range what.missing() {
 		standing := volume.VolumeStanding{
 			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err,
 			Since: s.Since, Attempts: s.Attempts, NextTry: s.NextTry,

@@ -34,13 +34,13 @@ func (g goal) unit() string {
 	return g.metric
 }
 
-// figures are those of one implementation in all rounds.
-func (g goal) figures(all results, impl string) []float64 {
+// values returns the results of one implementation in all rounds.
+func (g goal) values(all results, impl string) []float64 {
 	return all[g.bench+"/impl="+impl][g.unit()]
 }
 
 func (g goal) median(all results, impl string) string {
-	v := g.figures(all, impl)
+	v := g.values(all, impl)
 	if len(v) == 0 {
 		return ""
 	}
@@ -53,7 +53,7 @@ func (g goal) row(all results) (string, bool) {
 		against = "k8s"
 	}
 	mineImpl := cmp.Or(g.ours, "ours")
-	ours := g.figures(all, mineImpl)
+	ours := g.values(all, mineImpl)
 	if len(ours) == 0 {
 		return "", false
 	}
@@ -66,10 +66,10 @@ func (g goal) row(all results) (string, bool) {
 		wanted, verdict = "at most "+quantity(g.unit(), g.most), met(worst <= g.most)
 	case g.small != "":
 		small := all[g.small+"/impl=ours"][g.unit()]
-		ratio, wanted, verdict = g.growth(ratios(ours, small))
+		ratio, wanted, verdict = g.scaling(ratios(ours, small))
 		return fmt.Sprintf("| %s | | | | %s | %s | %s |\n", g.work, ratio, wanted, verdict), ratio != ""
 	default:
-		ratio, wanted, verdict = g.gain(ratios(g.figures(all, against), ours))
+		ratio, wanted, verdict = g.gain(ratios(g.values(all, against), ours))
 	}
 	theirs := g.median(all, against)
 	if g.against != "" {
@@ -92,8 +92,8 @@ func (g goal) gain(rs []float64) (ratio, wanted, verdict string) {
 	return ratio, "≥ " + number(g.least) + "×", met(s.median >= g.least && s.least >= g.least/2)
 }
 
-// growth is met when the median of the bigger problem is at most flat times that of the smaller.
-func (g goal) growth(rs []float64) (ratio, wanted, verdict string) {
+// scaling is met when the median of the bigger problem is at most flat times that of the smaller.
+func (g goal) scaling(rs []float64) (ratio, wanted, verdict string) {
 	if len(rs) == 0 {
 		return "", "", ""
 	}

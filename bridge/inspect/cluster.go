@@ -98,8 +98,8 @@ func readClusterQuery(raw string, l limits) (clusterQuery, error) {
 	return clusterQuery{node: q.node, plugin: q.plugin, phase: q.phase, offset: q.offset, limit: q.limit}, nil
 }
 
-// lookEvery is the interval at which a stream reads the controllers, which send no events.
-const lookEvery = time.Second
+// pollInterval is the interval at which a stream reads the controllers, which send no events.
+const pollInterval = time.Second
 
 // events notifies a browser when the answer to its query has changed.
 func (c clusterHandler) events(w http.ResponseWriter, r *http.Request) {
@@ -122,7 +122,7 @@ func (c clusterHandler) events(w http.ResponseWriter, r *http.Request) {
 				select {
 				case <-ctx.Done():
 					return
-				case <-time.After(lookEvery):
+				case <-time.After(pollInterval):
 				}
 			}
 		}

@@ -153,7 +153,7 @@ func TestAnOpenPageOfAClusterIsToldOfChanges(t *testing.T) {
 		<-now
 		now <- states[1]
 		require.True(t, b.event())
-		assert.LessOrEqual(t, time.Since(began), lookEvery)
+		assert.LessOrEqual(t, time.Since(began), pollInterval)
 		b.close()
 		<-b.served
 	})

@@ -14,10 +14,10 @@ import (
 const (
 	// maxStreams is the number of concurrent streams of a handler.
 	maxStreams = 64
-	// restBetweenEvents is the pause of a stream after an event. The next event reports changes of that time.
-	restBetweenEvents = 50 * time.Millisecond
-	// aliveEvery is the interval at which a stream without changes writes a line, to detect that its client is gone.
-	aliveEvery = 15 * time.Second
+	// eventPause is the pause of a stream after an event. The next event reports changes of that time.
+	eventPause = 50 * time.Millisecond
+	// keepAliveInterval is the interval at which a stream without changes writes a line, to detect that its client is gone.
+	keepAliveInterval = 15 * time.Second
 	// writeTimeout is the time in which a client must read an event.
 	writeTimeout = 10 * time.Second
 	// reconnectMilliseconds is the time after which a browser opens an ended stream again.
@@ -67,7 +67,7 @@ func (s streams) serve(w http.ResponseWriter, r *http.Request, changes func(cont
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(restBetweenEvents):
+		case <-time.After(eventPause):
 		}
 	}
 }
@@ -79,7 +79,7 @@ func nextLine(ctx context.Context, changed <-chan struct{}) (line string, goesOn
 	select {
 	case _, goesOn = <-changed:
 		return event, goesOn
-	case <-time.After(aliveEvery):
+	case <-time.After(keepAliveInterval):
 		return comment, true
 	case <-ctx.Done():
 		return comment, false

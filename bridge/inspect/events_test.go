@@ -99,7 +99,7 @@ func TestAnOpenPageIsToldOfChanges(t *testing.T) {
 		quiet := time.Now()
 		require.True(t, b.lines.Scan())
 		assert.Equal(t, ":", b.lines.Text(), "a stream without changes finds out whether its browser is there")
-		assert.LessOrEqual(t, time.Since(quiet), aliveEvery+restBetweenEvents)
+		assert.LessOrEqual(t, time.Since(quiet), keepAliveInterval+eventPause)
 
 		close(changes)
 		for b.event() { // The last event says that there may be something new.

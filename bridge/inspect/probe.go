@@ -10,10 +10,10 @@ func ready(node Node) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		status := node.Status()
 		if missing := missingOf(status.Running, status.PodsComplete); missing != "" {
-			say(w, http.StatusServiceUnavailable, missing)
+			writeLine(w, http.StatusServiceUnavailable, missing)
 			return
 		}
-		say(w, http.StatusOK, "ready")
+		writeLine(w, http.StatusOK, "ready")
 	}
 }
 
@@ -32,12 +32,12 @@ func missingOf(running, podsComplete bool) string {
 func alive(node Node) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		node.Status()
-		say(w, http.StatusOK, "alive")
+		writeLine(w, http.StatusOK, "alive")
 	}
 }
 
-// say writes one line.
-func say(w http.ResponseWriter, code int, line string) {
+// writeLine writes one line.
+func writeLine(w http.ResponseWriter, code int, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)

@@ -144,7 +144,7 @@ func (t *Table) Fail(operation Operation, err error, atLeast time.Duration) Fail
 func (t *Table) Succeed(lock *Lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(lock.Operation.Key.Volume, func(f failures) { delete(f, lock.Operation.place()) })
+	t.forget(lock.Operation.Key.Volume, func(f failures) { delete(f, lock.Operation.podAndNode()) })
 }
 
 // End releases the lock. Call it once.
@@ -171,7 +171,7 @@ func (t *Table) Pending(key Key) *Lock {
 func (t *Table) Forget(key Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(key.Volume, func(f failures) { f.forget(place{key.Pod, key.Node}) })
+	t.forget(key.Volume, func(f failures) { f.forget(podAndNode{key.Pod, key.Node}) })
 }
 
 // Len returns the number of volumes for which the table holds a lock or a failure.

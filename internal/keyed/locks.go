@@ -40,23 +40,23 @@ func (c locks) without(lock *Lock) locks {
 	return c
 }
 
-// place is a key within its volume.
-type place struct{ pod, node string }
+// podAndNode is a key without its volume.
+type podAndNode struct{ pod, node string }
 
-// heading is an entry of the index: by pod, by node, by both or by neither.
-type heading struct {
-	place
+// indexKey is an entry of the index: by pod, by node, by both or by neither.
+type indexKey struct {
+	podAndNode
 	byPod, byNode bool
 }
 
-// index holds each lock of a volume under its four headings. A lock of all pods, or nodes, has an empty pod, or node,
+// index holds each lock of a volume under its four keys. A lock of all pods, or nodes, has an empty pod, or node,
 // there.
-type index map[heading]map[*Lock]struct{}
+type index map[indexKey]map[*Lock]struct{}
 
 func (x index) meeting(key Key) *Lock {
 	for _, pod := range meetingNames(key.Pod) {
 		for _, node := range meetingNames(key.Node) {
-			for lock := range x[heading{place{pod, node}, key.Pod != "", key.Node != ""}] {
+			for lock := range x[indexKey{podAndNode{pod, node}, key.Pod != "", key.Node != ""}] {
 				return lock
 			}
 		}
@@ -73,7 +73,7 @@ func meetingNames(name string) []string {
 }
 
 func (x index) add(c *Lock) {
-	for _, h := range headingsOf(c.Key()) {
+	for _, h := range indexKeysOf(c.Key()) {
 		if x[h] == nil {
 			x[h] = map[*Lock]struct{}{}
 		}
@@ -82,7 +82,7 @@ func (x index) add(c *Lock) {
 }
 
 func (x index) remove(c *Lock) {
-	for _, h := range headingsOf(c.Key()) {
+	for _, h := range indexKeysOf(c.Key()) {
 		delete(x[h], c)
 		if len(x[h]) == 0 {
 			delete(x, h)
@@ -90,8 +90,8 @@ func (x index) remove(c *Lock) {
 	}
 }
 
-func headingsOf(key Key) [4]heading {
-	return [4]heading{
-		{place{key.Pod, key.Node}, true, true}, {place{pod: key.Pod}, true, false}, {place{node: key.Node}, false, true}, {},
+func indexKeysOf(key Key) [4]indexKey {
+	return [4]indexKey{
+		{podAndNode{key.Pod, key.Node}, true, true}, {podAndNode{pod: key.Pod}, true, false}, {podAndNode{node: key.Node}, false, true}, {},
 	}
 }

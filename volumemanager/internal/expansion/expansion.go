@@ -33,14 +33,14 @@ type Tracker struct {
 	options Options
 
 	mu sync.Mutex
-	// readers counts the pods that are being read. given holds the sizes of PersistentVolumes that have changed since: a pod
+	// readers counts the pods that are being read. changedSizes holds the sizes of PersistentVolumes that have changed since: a pod
 	// may have read the old size.
-	readers int
-	given   map[string]resource.Quantity
-	// growing holds the volumes that are smaller on this node than they should be, each with its claim. claims holds these
+	readers      int
+	changedSizes map[string]resource.Quantity
+	// expanding holds the volumes that are smaller on this node than they should be, each with its claim. claims holds these
 	// claims.
-	growing map[v1.UniqueVolumeName]store.Key
-	claims  map[store.Key]*trackedClaim
+	expanding map[v1.UniqueVolumeName]store.Key
+	claims    map[store.Key]*trackedClaim
 }
 
 // trackedClaim is a claim that has volumes to expand on this node.
@@ -59,35 +59,35 @@ type claimRequest struct {
 // New returns a tracker that tracks no volumes.
 func New(o Options) *Tracker {
 	return &Tracker{
-		options: o, given: make(map[string]resource.Quantity),
-		growing: make(map[v1.UniqueVolumeName]store.Key), claims: make(map[store.Key]*trackedClaim),
+		options: o, changedSizes: make(map[string]resource.Quantity),
+		expanding: make(map[v1.UniqueVolumeName]store.Key), claims: make(map[store.Key]*trackedClaim),
 	}
 }
 
-// MustGrow implements reconciler.Expansions. It is false for a volume whose plugin cannot expand it while it is in use.
-func (t *Tracker) MustGrow(wanted *operationexecutor.VolumeToMount, has resource.Quantity) bool {
+// MustExpand implements reconciler.Expansions. It is false for a volume whose plugin cannot expand it while it is in use.
+func (t *Tracker) MustExpand(wanted *operationexecutor.VolumeToMount, has resource.Quantity) bool {
 	if wants := wanted.DesiredPersistentVolumeSize; wants.Cmp(has) <= 0 {
 		return false
 	}
 	return t.options.Plugins.Capabilities(wanted.PluginName).Has(volume.CapNodeExpand) && !t.options.Actual.HasInUseExpansionError(wanted.VolumeName)
 }
 
-// Watch implements reconciler.Expansions. It starts following the claim of a volume if grows is true, and stops if it is
-// false. Call it before the claim is read.
-func (t *Tracker) Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grows bool) {
+// Watch implements reconciler.Expansions. If the volume is smaller on this node than it should be, it starts to follow the
+// volume's claim; otherwise it stops that. Call it before the claim is read.
+func (t *Tracker) Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, smaller bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key, growing := t.growing[name]
+	key, expanding := t.expanding[name]
 	switch {
-	case growing == grows:
-	case !grows:
-		delete(t.growing, name)
+	case expanding == smaller:
+	case !smaller:
+		delete(t.expanding, name)
 		if claim := t.claims[key]; claim.volumes.Delete(name).Len() == 0 {
 			delete(t.claims, key)
 		}
 	default:
 		key := claimKey(claim)
-		t.growing[name] = key
+		t.expanding[name] = key
 		if t.claims[key] == nil {
 			t.claims[key] = &trackedClaim{volumes: sets.New[v1.UniqueVolumeName]()}
 		}
@@ -95,11 +95,11 @@ func (t *Tracker) Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grow
 	}
 }
 
-// IsGrowing implements reconciler.Expansions. It reports whether a volume is smaller on this node than it should be.
-func (t *Tracker) IsGrowing(name v1.UniqueVolumeName) bool {
+// IsExpanding implements reconciler.Expansions. It reports whether a volume is smaller on this node than it should be.
+func (t *Tracker) IsExpanding(name v1.UniqueVolumeName) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, ok := t.growing[name]
+	_, ok := t.expanding[name]
 	return ok
 }
 
@@ -107,7 +107,7 @@ func (t *Tracker) IsGrowing(name v1.UniqueVolumeName) bool {
 func (t *Tracker) Tracked() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.growing) + len(t.claims) + len(t.given)
+	return len(t.expanding) + len(t.claims) + len(t.changedSizes)
 }
 
 func claimKey(ref v1.ObjectReference) store.Key {
@@ -123,7 +123,7 @@ func (t *Tracker) Awaits(name v1.UniqueVolumeName, err error) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	claim := t.claims[t.growing[name]]
+	claim := t.claims[t.expanding[name]]
 	return claim != nil && (claim.seen == nil || !claim.seen.asksNode())
 }
 
@@ -191,7 +191,7 @@ func (t *Tracker) note(name string, size resource.Quantity) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.readers > 0 {
-		t.given[name] = size
+		t.changedSizes[name] = size
 	}
 }
 
@@ -207,14 +207,14 @@ func (t *Tracker) read() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.readers--; t.readers == 0 {
-		clear(t.given)
+		clear(t.changedSizes)
 	}
 }
 
 // Settle enters the size of a PersistentVolume that has changed while the pod of this volume was read.
 func (t *Tracker) Settle(name v1.UniqueVolumeName, persistentVolume string) {
 	t.mu.Lock()
-	size, ok := t.given[persistentVolume]
+	size, ok := t.changedSizes[persistentVolume]
 	t.mu.Unlock()
 	if ok {
 		t.options.Desired.UpdatePersistentVolumeSize(name, size)

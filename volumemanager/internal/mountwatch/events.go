@@ -69,14 +69,14 @@ func (w *Watch) mountAttached(mp mount.MountPoint) {
 	if own != nil && own.UniqueID != mp.UniqueID || own == nil && w.options.Orphans.MayBe(mp.Path) || w.mounts.directory(mp.Path) != nil {
 		w.suspects.Add(mp.Path)
 	}
-	if w.bearsMounts(mp.Path) {
+	if w.isAboveVolumes(mp.Path) {
 		w.suspects.Add(everyMount)
 	}
 }
 
-// bearsMounts reports whether the mounts of several volumes are below a path: it is the root directory, above that, or
+// isAboveVolumes reports whether the mounts of several volumes are below a path: it is the root directory, above that, or
 // the directory of a pod.
-func (w *Watch) bearsMounts(path string) bool {
+func (w *Watch) isAboveVolumes(path string) bool {
 	pods, plugins := w.options.Host.GetPodsDir(), w.options.Host.GetPluginDir("")
 	if path == "/" || paths.IsAtOrBeneath(pods, path) || paths.IsAtOrBeneath(plugins, path) {
 		return true
@@ -137,13 +137,13 @@ func (w *Watch) ExamineAll(ctx context.Context) {
 	}
 	table, err := kernel.List(ctx)
 	if err != nil {
-		w.options.Logger.Warn("the mount table could not be compared with what is believed", "error", err)
+		w.options.Logger.Warn("the mount table could not be compared with the known mounts", "error", err)
 		return
 	}
 	at, covers := make(map[string]int, len(table)), []int(nil)
 	for i := range table {
 		at[table[i].Path] = i
-		if w.bearsMounts(table[i].Path) {
+		if w.isAboveVolumes(table[i].Path) {
 			covers = append(covers, i)
 		}
 	}
@@ -262,12 +262,12 @@ func (w *Watch) lost(own *Mount) {
 		return
 	}
 	err := fmt.Errorf("another program has unmounted it from %q: %w", own.path, mount.ErrNotMounted)
-	if !w.options.Doubt(own.Key) {
+	if !w.options.MarkUncertain(own.Key) {
 		return
 	}
 	gone := *own
 	gone.lost = time.Now()
 	w.mounts.enter(&gone)
 	w.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.Unmounted, err)})
-	w.options.Look(own.Key)
+	w.options.Plan(own.Key)
 }

@@ -62,7 +62,7 @@ type filesystemChecks struct {
 
 // add queues the filesystem of a mount to be checked at once.
 func (c *filesystemChecks) add(own *Mount) {
-	if own.filesystem != (filesystem{}) && c.options.FilesystemLook > 0 {
+	if own.filesystem != (filesystem{}) && c.options.FilesystemCheckInterval > 0 {
 		c.due.Add(own.filesystem)
 	}
 }
@@ -90,7 +90,7 @@ func (c *filesystemChecks) run(ctx context.Context) {
 			continue
 		}
 		// All filesystems are due at the same moment: a node with many volumes wakes up no more often than one with few.
-		c.due.AddAt(fs, time.Now().Truncate(c.options.FilesystemLook).Add(c.options.FilesystemLook))
+		c.due.AddAt(fs, time.Now().Truncate(c.options.FilesystemCheckInterval).Add(c.options.FilesystemCheckInterval))
 	}
 }
 

@@ -44,7 +44,7 @@ func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) erro
 		return g.intend(ctx, intent)
 	}
 	g.mounts.begin(path)
-	g.mounts.takeBack(holderOf(intent))
+	g.mounts.resetTeardown(holderOf(intent))
 	err := g.checkOurs(ctx, path, intent)
 	if err == nil {
 		g.findStrayFiles(ctx, path, intent)
@@ -110,7 +110,7 @@ func (g guard) Conclude(ctx context.Context, intent operationexecutor.Intent, en
 			g.suspectVolume(intent.VolumeName) // another pod's mount of the volume may be the reason of the failure
 		}
 		g.mounts.drop(path)
-		g.mounts.takeBack(holderOf(intent))
+		g.mounts.resetTeardown(holderOf(intent))
 		g.options.Health.Forget(holderOf(intent))
 	case operationexecutor.IntentUncertain:
 		g.suspects.Add(path) // it failed, perhaps because of a fault of the filesystem
@@ -155,19 +155,19 @@ func (w *Watch) Made(h podvolume.Key, path string) {
 	w.learn(ctx, w.kernel, h, path)
 }
 
-// looks reports mounts to the executor. If it sees the mount of a running operation, guard needs no second lookup.
-type looks struct {
+// mountPoints reports mounts to the executor. If it sees the mount of a running operation, guard needs no second lookup.
+type mountPoints struct {
 	*mounts
 	kernel mountLooker
 }
 
-var _ operationexecutor.PromptMountPoints = looks{}
+var _ operationexecutor.PromptMountPoints = mountPoints{}
 
 // ReturnsInTime implements [operationexecutor.PromptMountPoints]: a lookup is abandoned when its context ends.
-func (looks) ReturnsInTime() {}
+func (mountPoints) ReturnsInTime() {}
 
 // IsMountPoint implements [operationexecutor.MountPoints].
-func (l looks) IsMountPoint(ctx context.Context, path string) (bool, error) {
+func (l mountPoints) IsMountPoint(ctx context.Context, path string) (bool, error) {
 	if l.isRemoved(path) {
 		return false, nil
 	}
@@ -178,7 +178,7 @@ func (l looks) IsMountPoint(ctx context.Context, path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	l.saw(path, found)
+	l.keep(path, found)
 	return true, nil
 }
 
@@ -187,12 +187,12 @@ func (w *Watch) MountPoints(inner operationexecutor.MountPoints) operationexecut
 	if w.kernel == nil {
 		return inner
 	}
-	return looks{mounts: &w.mounts, kernel: w.kernel}
+	return mountPoints{mounts: &w.mounts, kernel: w.kernel}
 }
 
 // learn enters the present mount at path as the manager's own.
 func (w *Watch) learn(ctx context.Context, kernel mountLooker, h podvolume.Key, path string) {
-	found, err := w.mounts.seenOr(path, func() (mount.MountPoint, error) { return kernel.Lookup(ctx, path) })
+	found, err := w.mounts.lookup(path, func() (mount.MountPoint, error) { return kernel.Lookup(ctx, path) })
 	if own := w.mounts.get(path); own != nil && own.reported && (err != nil || !own.Expect().Is(found)) {
 		w.suspects.Add(path) // The plugin reports its mounts, and this is another one.
 		return

@@ -66,8 +66,8 @@ type hungTeardowns struct {
 	due    *workqueue.Queue[podvolume.Key]
 }
 
-// CallsLeft is called by the executor for an operation that has ended while some of its calls still run.
-func (w *Watch) CallsLeft(o operationexecutor.OperationInfo) {
+// CallsAbandoned is called by the executor for an operation that has ended while some of its calls still run.
+func (w *Watch) CallsAbandoned(o operationexecutor.OperationInfo) {
 	if w.options.HungUnmount.isSet() && isTeardownOf(o.Kind) {
 		w.hung.due.Add(podvolume.Key{Volume: o.VolumeName, Pod: o.PodName})
 	}
@@ -133,8 +133,8 @@ func hasLeftTable(ctx context.Context, kernel mountLooker, own *Mount) bool {
 // release counts a volume as gone: it is no longer mounted, although its teardown hangs.
 func (t *hungTeardowns) release(own *Mount) {
 	t.options.Health.Report(own.Key, health.TakingOff, nil)
-	t.mounts.letGo(own)
-	t.options.LetGo(own.Key)
+	t.mounts.release(own)
+	t.options.Released(own.Key)
 }
 
 // unmount unmounts a mount, and reports whether it is gone.

@@ -90,9 +90,9 @@ type mounts struct {
 
 // busyPath is the state of a path while an operation changes it.
 type busyPath struct {
-	// news says that the path has to be checked when the operation ends.
-	news bool
-	// seen is the mount that was found when the set-up returned; nil before, and after seenOr has returned it.
+	// changed says that the path has to be checked when the operation ends.
+	changed bool
+	// seen is the mount that was found when the set-up returned. It is nil before, and after lookup has returned it.
 	seen *mount.MountPoint
 	// removed says that the call has removed the directory: nothing is mounted there any more.
 	removed bool
@@ -118,7 +118,7 @@ func (t *mounts) all() []*Mount {
 	all := make([]*Mount, 0, len(t.byPath))
 	for path, own := range t.byPath {
 		if busy := t.busy[path]; busy != nil {
-			busy.news = true
+			busy.changed = true
 			continue
 		}
 		all = append(all, own)
@@ -248,8 +248,8 @@ func (t *mounts) isGoing(own *Mount) bool {
 	return t.leaving[own.Key] == own && t.busy[own.path] != nil
 }
 
-// letGo notes that a mount is gone although its teardown still hangs.
-func (t *mounts) letGo(own *Mount) {
+// release notes that a mount is gone although its teardown still hangs.
+func (t *mounts) release(own *Mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.leaving, own.Key)
@@ -262,15 +262,15 @@ func (t *mounts) letGo(own *Mount) {
 	t.gone[own.Key] = struct{}{}
 }
 
-func (t *mounts) isLetGo(h podvolume.Key) bool {
+func (t *mounts) isReleased(h podvolume.Key) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, is := t.gone[h]
 	return is
 }
 
-// takeBack undoes leave and letGo: another operation on the volume begins, or nothing is left of the volume.
-func (t *mounts) takeBack(h podvolume.Key) {
+// resetTeardown undoes leave and release: another operation on the volume begins, or nothing is left of the volume.
+func (t *mounts) resetTeardown(h podvolume.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.gone, h)
@@ -287,8 +287,8 @@ func (t *mounts) begin(path string) {
 	t.busy[path] = &busyPath{}
 }
 
-// saw keeps what was found at a path for seenOr, later in the same operation.
-func (t *mounts) saw(path string, found mount.MountPoint) {
+// keep stores the mount that was found at a path, for lookup later in the same operation.
+func (t *mounts) keep(path string, found mount.MountPoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if busy := t.busy[path]; busy != nil {
@@ -296,8 +296,8 @@ func (t *mounts) saw(path string, found mount.MountPoint) {
 	}
 }
 
-// seenOr returns what saw has kept, at most once; otherwise it returns what look finds.
-func (t *mounts) seenOr(path string, look func() (mount.MountPoint, error)) (mount.MountPoint, error) {
+// lookup returns the mount that keep has stored, at most once; otherwise the result of look.
+func (t *mounts) lookup(path string, look func() (mount.MountPoint, error)) (mount.MountPoint, error) {
 	t.mu.Lock()
 	var seen *mount.MountPoint
 	if busy := t.busy[path]; busy != nil {
@@ -327,12 +327,12 @@ func (t *mounts) isRemoved(path string) bool {
 }
 
 // end notes that the operation has ended, and returns whether the path has to be checked now.
-func (t *mounts) end(path string) (news bool) {
+func (t *mounts) end(path string) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	busy := t.busy[path]
 	delete(t.busy, path)
-	return busy != nil && busy.news
+	return busy != nil && busy.changed
 }
 
 // isBusy reports whether an operation is changing a path. If so, it marks the path to be checked when the operation ends.
@@ -343,6 +343,6 @@ func (t *mounts) isBusy(path string) bool {
 	if busy == nil {
 		return false
 	}
-	busy.news = true
+	busy.changed = true
 	return true
 }

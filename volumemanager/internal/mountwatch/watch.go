@@ -54,8 +54,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Health gets the conditions of volumes.
 	Health *health.Table
-	// FilesystemLook is the time between two checks of a filesystem. Zero or less turns the checks off.
-	FilesystemLook time.Duration
+	// FilesystemCheckInterval is the time between two checks of a filesystem. Zero or less turns the checks off.
+	FilesystemCheckInterval time.Duration
 	// HungUnmount says what the watch does about a mount whose teardown hangs.
 	HungUnmount HungUnmount
 	// Records says that the manager keeps records. A mount without a record is then an orphan.
@@ -64,14 +64,14 @@ type Options struct {
 	Orphans Orphans
 	// Hung returns the plugin calls that hang.
 	Hung func() []operationexecutor.HungCall
-	// Doubt marks a certain set-up or staging as uncertain, and reports whether it did.
-	Doubt func(podvolume.Key) bool
-	// Look plans a volume again. Retry does so at once, without the backoff of earlier failures.
-	Look, Retry func(podvolume.Key)
+	// MarkUncertain marks a certain set-up or staging as uncertain, and reports whether it did.
+	MarkUncertain func(podvolume.Key) bool
+	// Plan plans a volume again. Retry does so at once, without the backoff of earlier failures.
+	Plan, Retry func(podvolume.Key)
 	// Probe checks whether the server or device of a volume still answers.
 	Probe func(podvolume.Key)
-	// LetGo is called when a mount has gone while its teardown hangs.
-	LetGo func(podvolume.Key)
+	// Released is called when a mount has gone while its teardown hangs.
+	Released func(podvolume.Key)
 }
 
 // Orphans examines mounts that are not known.
@@ -126,7 +126,7 @@ func (w *Watch) Run(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	wg.Go(func() { w.watchMounts(ctx, w.kernel) })
 	wg.Go(func() { w.examineMounts(ctx) })
-	if w.options.FilesystemLook > 0 {
+	if w.options.FilesystemCheckInterval > 0 {
 		wg.Go(func() { w.filesystems.run(ctx) })
 	}
 	if w.options.HungUnmount.isSet() {
@@ -147,8 +147,8 @@ func (w *Watch) Found(own *Mount) {
 	w.filesystems.add(own)
 }
 
-// LookAtAll queues a check of all mounts.
-func (w *Watch) LookAtAll() { w.suspects.Add(everyMount) }
+// CheckAll queues a check of all mounts.
+func (w *Watch) CheckAll() { w.suspects.Add(everyMount) }
 
 // IsMount reports whether a mount of ours is at a path.
 func (w *Watch) IsMount(path string) bool { return w.mounts.get(path) != nil }
@@ -160,8 +160,8 @@ func (w *Watch) MountAt(path string) *Mount { return w.mounts.get(path) }
 // ends.
 func (w *Watch) IsBusy(path string) bool { return w.mounts.isBusy(path) }
 
-// IsLetGo reports whether a volume is no longer mounted although its teardown still hangs.
-func (w *Watch) IsLetGo(h podvolume.Key) bool { return w.mounts.isLetGo(h) }
+// IsReleased reports whether a volume is no longer mounted although its teardown still hangs.
+func (w *Watch) IsReleased(h podvolume.Key) bool { return w.mounts.isReleased(h) }
 
 // All returns our mounts, except those that an operation is changing.
 func (w *Watch) All() []*Mount { return w.mounts.all() }

@@ -1,5 +1,5 @@
-// Package nodestatus exchanges volumes with a controller that attaches them, through the status of the node's object: the
-// node lists the volumes that it uses, and the controller lists those that are attached.
+// Package nodestatus writes the volumes in use into the status of the node's object, and follows the volumes that a controller
+// lists there as attached.
 package nodestatus
 
 import (
@@ -44,8 +44,8 @@ type Options struct {
 	IsAttachedHere func(name v1.UniqueVolumeName) bool
 	// MayUseMore reports whether an earlier manager may have left volumes here that are not known yet.
 	MayUseMore func(ctx context.Context) bool
-	// Look plans volumes again. Retry does so at once, without the backoff of earlier failures.
-	Look, Retry func(names []v1.UniqueVolumeName)
+	// Plan plans volumes again. Retry does so at once, without the backoff of earlier failures.
+	Plan, Retry func(names []v1.UniqueVolumeName)
 	// Notify wakes the callers that wait for a pod.
 	Notify   func(pod volume.UniquePodName)
 	Logger   *slog.Logger
@@ -191,11 +191,11 @@ func (s *Status) Explain(missing *operationexecutor.MountPreconditionError) erro
 func (s *Status) Listed(nodes []*v1.Node) {
 	for _, node := range nodes {
 		if node.Name == string(s.options.Node) {
-			s.see(node)
+			s.update(node)
 			return
 		}
 	}
-	s.see(&v1.Node{})
+	s.update(&v1.Node{})
 }
 
 // Changed implements store.Follower.
@@ -203,28 +203,28 @@ func (s *Status) Changed(event store.EventType, node *v1.Node) {
 	switch {
 	case node.Name != string(s.options.Node):
 	case event == store.Deleted:
-		s.see(&v1.Node{})
+		s.update(&v1.Node{})
 	default:
-		s.see(node)
+		s.update(node)
 	}
 }
 
-// see stores the node's attached volumes, retries the volumes that have changed, and wakes the callers that wait for
+// update stores the node's attached volumes, retries the volumes that have changed, and wakes the callers that wait for
 // their pods.
-func (s *Status) see(node *v1.Node) {
+func (s *Status) update(node *v1.Node) {
 	changed := s.Object.replace(node.Status.VolumesAttached)
 	s.options.Retry(changed)
 	for _, name := range changed {
-		s.tell(name)
+		s.reportWithdrawn(name)
 	}
-	if s.misses(node) {
+	if s.mustRewrite(node) {
 		s.due.Add(struct{}{})
 	}
 }
 
-// misses reports whether the list of volumes in use has to be written again: another writer has changed it, or the last
+// mustRewrite reports whether the list of volumes in use has to be written again: another writer has changed it, or the last
 // write failed.
-func (s *Status) misses(node *v1.Node) bool {
+func (s *Status) mustRewrite(node *v1.Node) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.Reporter != Reporter(s.Object) {
@@ -233,9 +233,9 @@ func (s *Status) misses(node *v1.Node) bool {
 	return s.err != nil || !s.reports.Equal(sets.New(node.Status.VolumesInUse...)) || !isSigned(node)
 }
 
-// tell logs and records events when a volume in use is no longer listed as attached, and wakes the callers that wait for its
-// pods.
-func (s *Status) tell(name v1.UniqueVolumeName) {
+// reportWithdrawn logs and records events if a volume in use is no longer listed as attached. It wakes the callers that wait for
+// the volume's pods.
+func (s *Status) reportWithdrawn(name v1.UniqueVolumeName) {
 	err := s.Withdrawn(name)
 	if err != nil {
 		s.options.Logger.Warn("a volume that is attached here is no longer listed in the node's status; it is left as it is", "volume", name)
@@ -266,7 +266,7 @@ func (s *Status) Report(ctx context.Context) {
 	case done:
 		s.options.Desired.MarkVolumesReportedInUse(list)
 	case failed:
-		s.options.Look(s.unreported()) // Their plans show why they wait.
+		s.options.Plan(s.unreported()) // Their plans show why they wait.
 	}
 }
 

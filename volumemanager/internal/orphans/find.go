@@ -193,7 +193,7 @@ func (l *List) Report(orphans []Orphan) {
 	slices.SortFunc(orphans, byPath)
 	l.all, l.looked = orphans, true
 	l.mu.Unlock()
-	l.tellOfOrphans(slices.Concat(before, orphans)) // Callers may also wait for an orphan that the list has just lost.
+	l.notifyPods(slices.Concat(before, orphans)) // Callers may also wait for an orphan that the list has just lost.
 }
 
 // Changed wakes the callers that wait for orphans to go, if there are any orphans.
@@ -202,11 +202,11 @@ func (l *List) Changed() {
 	orphans := l.all
 	l.mu.Unlock()
 	if len(orphans) > 0 {
-		l.tellOfOrphans(orphans)
+		l.notifyPods(orphans)
 	}
 }
 
-func (l *List) tellOfOrphans(orphans []Orphan) {
+func (l *List) notifyPods(orphans []Orphan) {
 	for _, o := range orphans {
 		uid := o.PodUID
 		if uid == "" {

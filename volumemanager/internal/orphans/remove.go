@@ -49,7 +49,7 @@ func (l *List) RemoveInUse(ctx context.Context) {
 	rest := l.Remove(ctx, inUse)
 	l.replace(inUse, rest)
 	l.replace(nil, l.RemoveEmptyPods(ctx, inUse, l.All()))
-	l.tellOfOrphans(inUse)
+	l.notifyPods(inUse)
 }
 
 // replace takes out of the list what was removed, and puts in what is left of it.

@@ -53,7 +53,7 @@ func (l *List) Examine(ctx context.Context, path string) {
 			"path", o.Path, "fstype", o.FSType, "source", o.Source)
 	}
 	uid, _, _ := strings.Cut(strings.TrimPrefix(path, l.options.Plugins.Host().GetPodsDir()+"/"), "/")
-	l.tellOfOrphans([]Orphan{{Path: path, PodUID: types.UID(uid)}})
+	l.notifyPods([]Orphan{{Path: path, PodUID: types.UID(uid)}})
 }
 
 // ExamineUnknown examines the mounts of a table that are not known, and the listed orphans that the table lacks. For a known

@@ -103,7 +103,7 @@ func (p *Populator) Remove(uid types.UID) {
 		p.options.ResetBackoff(operationexecutor.Key{Volume: name, Pod: podName})
 		p.dirty.AddAll(p.waits.waitingFor(volumeKey(name)))
 	}
-	p.options.Look(podName, slices.Concat(wanted, p.options.Actual.GetVolumeNamesForPod(podName)))
+	p.options.Plan(podName, slices.Concat(wanted, p.options.Actual.GetVolumeNamesForPod(podName)))
 	p.options.Earlier.Settle(podName)
 	p.options.Earlier.Sweep(podName)
 	p.options.Notify(podName)
@@ -152,7 +152,7 @@ func (p *Populator) apply(pod *v1.Pod, old *Pod, answers []resolution) *Pod {
 	p.options.Orphans.ForgetPod(pod.UID)
 	p.mu.Unlock()
 	p.options.Earlier.PodAdded(podName)
-	p.options.Look(podName, slices.Concat(dropped, known.without(nil), p.options.Actual.GetVolumeNamesForPod(podName)))
+	p.options.Plan(podName, slices.Concat(dropped, known.without(nil), p.options.Actual.GetVolumeNamesForPod(podName)))
 	p.options.Notify(podName)
 	return known
 }

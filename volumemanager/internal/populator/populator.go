@@ -54,8 +54,8 @@ type Options struct {
 	// Earlier knows which volumes an earlier manager left. Orphans lists what has no record.
 	Earlier Earlier
 	Orphans interface{ ForgetPod(uid types.UID) }
-	// Look plans volumes again for a pod. Retry plans volumes for all pods at once, without the backoff of earlier failures.
-	Look  func(pod volume.UniquePodName, names []v1.UniqueVolumeName)
+	// Plan plans volumes again for a pod. Retry plans volumes for all pods at once, without the backoff of earlier failures.
+	Plan  func(pod volume.UniquePodName, names []v1.UniqueVolumeName)
 	Retry func(names []v1.UniqueVolumeName)
 	// ResetBackoff lets an operation that has failed begin at once.
 	ResetBackoff func(key operationexecutor.Key)

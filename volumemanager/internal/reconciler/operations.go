@@ -109,7 +109,7 @@ func (r *Reconciler) enter(v *view, a action) *operation {
 		return nil
 	}
 	if !r.isDue(v, a) {
-		r.takeOut(op)
+		r.removeOperation(op)
 		return nil
 	}
 	if by := r.isOccupied(op); by != "" {
@@ -169,13 +169,13 @@ func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
 	}
 	r.mu.Unlock()
 	if op != nil {
-		r.takeOut(op)
+		r.removeOperation(op)
 	}
 	r.planAfter(op, o)
 }
 
-// takeOut removes an operation that has not begun, or whose key is free.
-func (r *Reconciler) takeOut(op *operation) {
+// removeOperation removes an operation that has not begun, or whose key is free.
+func (r *Reconciler) removeOperation(op *operation) {
 	r.mu.Lock()
 	last := op.kind == operationexecutor.OpUnmount && !op.podGone && r.running.count(op.pod) == 1
 	if !last {

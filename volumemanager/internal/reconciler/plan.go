@@ -26,8 +26,8 @@ func (v verb) String() string {
 	return [...]string{"unmount", "attach", "verify-attached", "mount", "remount", "expand", "unmount-device", "detach", "forget"}[v]
 }
 
-// takesAway reports whether an action of this verb only undoes something.
-func (v verb) takesAway() bool {
+// isTeardown reports whether an action of this verb only undoes something.
+func (v verb) isTeardown() bool {
 	return v == verbUnmount || v == verbUnmountDevice || v == verbDetach || v == verbForget
 }
 
@@ -46,8 +46,8 @@ type volumeView struct {
 	byController bool
 	// known says that the volume is in the actual state.
 	known bool
-	// othersHaveIt says that the volume is, or may be, set up for pods that are not in pods.
-	othersHaveIt bool
+	// hasOtherPods says that the volume is, or may be, set up for pods that are not in pods.
+	hasOtherPods bool
 	// adopted says that the volume was found after a restart, and that not every pod has been added since. It is then
 	// unknown whether a pod needs it.
 	adopted bool
@@ -65,9 +65,9 @@ type podView struct {
 	name volume.UniquePodName
 	// wanted says that the pod uses the volume.
 	wanted bool
-	// held says that it is not known whether the pod uses the volume: some of its claims were never resolved, or the
+	// mayUse says that it is not known whether the pod uses the volume: some of its claims were never resolved, or the
 	// pod itself was not added yet.
-	held bool
+	mayUse bool
 	// waits says that the pod needs the volume in another form than it has here: as a device and not as a filesystem,
 	// or mounted with another SELinux context. The pod gets it after all others have released it and it was unstaged.
 	waits bool
@@ -77,7 +77,7 @@ type podView struct {
 	// remount says that the set-up must be refreshed.
 	remount bool
 	// grow says that the volume is smaller here than the size that the pod needs.
-	grow bool
+	expand bool
 	// pending says that an operation on the volume for this pod is running.
 	pending bool
 	state   operationexecutor.VolumeMountState
@@ -104,7 +104,7 @@ func (v *volumeView) plan(actions []action) []action {
 // set up.
 func (v *volumeView) tearDowns(actions []action) []action {
 	for _, p := range v.pods {
-		used := (p.wanted || p.held) && !p.stale
+		used := (p.wanted || p.mayUse) && !p.stale
 		if p.state != operationexecutor.VolumeNotMounted && !used && !p.pending {
 			actions = append(actions, action{verb: verbUnmount, pod: p.name})
 		}
@@ -144,7 +144,7 @@ func (v *volumeView) mounts(actions []action) []action {
 // expansion expands the volume for the first pod that uses it and may write to it. That expands it for all pods.
 func (v *volumeView) expansion(actions []action) []action {
 	for _, p := range v.pods {
-		if p.wanted && !p.waits && p.grow && !p.pending && !p.stale && p.state == operationexecutor.VolumeMounted {
+		if p.wanted && !p.waits && p.expand && !p.pending && !p.stale && p.state == operationexecutor.VolumeMounted {
 			return append(actions, action{verb: verbExpand, pod: p.name})
 		}
 	}
@@ -178,7 +178,7 @@ func (v *volumeView) isWanted() bool {
 // isSetUp reports whether the volume may be set up for any pod, or whether an operation for a pod is running that may
 // set it up.
 func (v *volumeView) isSetUp() bool {
-	if v.othersHaveIt {
+	if v.hasOtherPods {
 		return true
 	}
 	for _, p := range v.pods {

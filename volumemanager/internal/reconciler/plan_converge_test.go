@@ -26,10 +26,10 @@ func randomView(r *rand.Rand) volumeView {
 	}
 	for i := range r.IntN(4) {
 		p := podView{
-			name: volume.UniquePodName("abc"[i : i+1]), wanted: r.IntN(2) == 0, remount: some(), grow: some(), pending: some(),
+			name: volume.UniquePodName("abc"[i : i+1]), wanted: r.IntN(2) == 0, remount: some(), expand: some(), pending: some(),
 			state: operationexecutor.VolumeMountState(r.IntN(3)),
 		}
-		p.waits, p.held = p.wanted && some(), !p.wanted && some()
+		p.waits, p.mayUse = p.wanted && some(), !p.wanted && some()
 		v.pods = append(v.pods, p)
 	}
 	v.known = some() || v.attached != cache.NotAttached || v.device != operationexecutor.DeviceNotMounted || len(v.pods) > 0
@@ -62,7 +62,7 @@ func (v volumeView) breaks(a action) error {
 	switch {
 	case v.pending, p.pending:
 		return fmt.Errorf("%s while an operation runs", a.verb)
-	case a.verb == verbUnmount && (p.wanted || p.held):
+	case a.verb == verbUnmount && (p.wanted || p.mayUse):
 		return fmt.Errorf("pod %s may use it", a.pod)
 	case a.verb == verbMount && (!p.wanted || p.waits || p.state == operationexecutor.VolumeMounted):
 		return fmt.Errorf("pod %s gets what it does not want, or has", a.pod)
@@ -87,7 +87,7 @@ func TestEveryPlanComesToAnEnd(t *testing.T) {
 		v := randomView(r)
 		v.pending, v.adopted = false, false
 		for i := range v.pods {
-			v.pods[i].pending, v.pods[i].held = false, false
+			v.pods[i].pending, v.pods[i].mayUse = false, false
 			// A pod that has a volume in one way does not want it in another.
 			v.pods[i].waits = v.pods[i].waits && v.pods[i].state == operationexecutor.VolumeNotMounted
 		}
@@ -128,7 +128,7 @@ func (v *volumeView) succeed(a action) {
 		of(func(p *podView) { p.remount = false })
 	case verbExpand:
 		a.pod = ""
-		of(func(p *podView) { p.grow = false })
+		of(func(p *podView) { p.expand = false })
 	case verbUnmount:
 		of(func(p *podView) { p.state, p.remount = operationexecutor.VolumeNotMounted, false })
 	case verbUnmountDevice:

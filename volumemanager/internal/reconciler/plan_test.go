@@ -112,11 +112,11 @@ func (v *volumeView) parse(word string) error {
 // podWords are what a case may say of a pod.
 var podWords = map[string]func(p *podView){
 	"wanted":    func(p *podView) { p.wanted = true },
-	"held":      func(p *podView) { p.held = true },
+	"held":      func(p *podView) { p.mayUse = true },
 	"waits":     func(p *podView) { p.wanted, p.waits = true, true },
 	"stale":     func(p *podView) { p.stale = true },
 	"remount":   func(p *podView) { p.remount = true },
-	"grow":      func(p *podView) { p.grow = true },
+	"grow":      func(p *podView) { p.expand = true },
 	"pending":   func(p *podView) { p.pending = true },
 	"mounted":   func(p *podView) { p.state = operationexecutor.VolumeMounted },
 	"uncertain": func(p *podView) { p.state = operationexecutor.VolumeMountUncertain },

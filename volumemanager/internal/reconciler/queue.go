@@ -70,7 +70,7 @@ func (q *queue) start(work func(w *worker), over func() bool) {
 	defer q.mu.Unlock()
 	q.work, q.over = work, over
 	for _, p := range q.plugins {
-		q.employ(p)
+		q.startWorker(p)
 	}
 }
 
@@ -83,14 +83,14 @@ func (q *queue) stop() {
 		t.stop()
 		delete(q.timers, h)
 	}
-	q.tellEnd()
+	q.reportEnd()
 }
 
 // wait returns, after stop, when all workers have ended except those in abandoned calls.
 func (q *queue) wait() { <-q.ended }
 
-// tellEnd closes ended if no worker is left to wait for. The caller holds the lock.
-func (q *queue) tellEnd() {
+// reportEnd closes ended if no worker is left to wait for. The caller holds the lock.
+func (q *queue) reportEnd() {
 	if q.stopped && q.alive == 0 && !isClosed(q.ended) {
 		close(q.ended)
 	}
@@ -148,12 +148,12 @@ func (q *queue) enqueue(name v1.UniqueVolumeName) {
 		q.plugins[plugin] = p
 	}
 	p.waiting = append(p.waiting, name)
-	q.employ(p)
+	q.startWorker(p)
 }
 
-// employ starts a worker if volumes wait, every worker of the plugin is in an operation, and the plugin may have one more.
+// startWorker starts a worker if volumes wait, every worker of the plugin is in an operation, and the plugin may have one more.
 // The caller holds the lock.
-func (q *queue) employ(p *pluginQueue) {
+func (q *queue) startWorker(p *pluginQueue) {
 	if q.work == nil || q.over() || len(p.waiting) == 0 || p.workers >= q.most || p.free > 0 {
 		return
 	}
@@ -224,7 +224,7 @@ func (q *queue) next(w *worker) (pod volume.UniquePodName, ok bool) {
 	defer q.mu.Unlock()
 	v := q.volumes[w.volume]
 	if len(v.marks) == 0 || q.over() {
-		q.letGo(w)
+		q.releaseVolume(w)
 		return "", false
 	}
 	if _, whole := q.marked[podvolume.Key{Volume: w.volume}]; whole {
@@ -248,8 +248,8 @@ func (q *queue) unmark(name v1.UniqueVolumeName, pods ...volume.UniquePodName) {
 	}
 }
 
-// letGo releases a worker's volume to the other workers. The caller holds the lock.
-func (q *queue) letGo(w *worker) {
+// releaseVolume releases a worker's volume to the other workers. The caller holds the lock.
+func (q *queue) releaseVolume(w *worker) {
 	name := w.volume
 	w.volume = ""
 	v := q.volumes[name]
@@ -266,14 +266,14 @@ func (q *queue) leave(w *worker) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.volume != "" {
-		q.letGo(w) // The plugin's call has ended the goroutine (runtime.Goexit).
+		q.releaseVolume(w) // The plugin's call has ended the goroutine (runtime.Goexit).
 	}
 	w.plugin.workers--
 	w.plugin.free--
-	q.employ(w.plugin)
+	q.startWorker(w.plugin)
 	if !w.abandoned {
 		q.alive--
-		q.tellEnd()
+		q.reportEnd()
 	}
 }
 
@@ -289,7 +289,7 @@ func (q *queue) beginForPod(w *worker, op *operationexecutor.Operation, left []p
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.operate(w, op, left)
-	q.letGo(w)
+	q.releaseVolume(w)
 }
 
 // operate does the work of begin. The caller holds the lock.
@@ -299,7 +299,7 @@ func (q *queue) operate(w *worker, op *operationexecutor.Operation, left []podvo
 		q.add(h)
 	}
 	w.plugin.free--
-	q.employ(w.plugin)
+	q.startWorker(w.plugin)
 }
 
 // slow allows one more worker in place of one whose call takes long.
@@ -321,14 +321,14 @@ func (q *queue) abandoned(w *worker, op *operationexecutor.Operation) {
 	q.replace(w)
 	w.abandoned = true
 	q.alive--
-	q.tellEnd()
+	q.reportEnd()
 }
 
 func (q *queue) replace(w *worker) {
 	if !w.stuck {
 		w.stuck = true
 		w.plugin.workers--
-		q.employ(w.plugin)
+		q.startWorker(w.plugin)
 	}
 }
 

@@ -73,12 +73,12 @@ type Attachments interface {
 
 // Expansions reports which volumes must be expanded.
 type Expansions interface {
-	// MustGrow reports whether a volume of known size is smaller than a pod needs.
-	MustGrow(row *operationexecutor.VolumeToMount, has resource.Quantity) bool
+	// MustExpand reports whether a volume of known size is smaller than a pod needs.
+	MustExpand(row *operationexecutor.VolumeToMount, has resource.Quantity) bool
 	// Watch starts or stops following the claim of a volume.
 	Watch(name v1.UniqueVolumeName, claim v1.ObjectReference, grows bool)
-	// IsGrowing reports whether the claim of a volume is followed.
-	IsGrowing(name v1.UniqueVolumeName) bool
+	// IsExpanding reports whether the claim of a volume is followed.
+	IsExpanding(name v1.UniqueVolumeName) bool
 	// Awaits reports whether a failed expansion waits for a change of the claim, and not for a time.
 	Awaits(name v1.UniqueVolumeName, err error) bool
 }
@@ -105,8 +105,8 @@ type Options struct {
 	Actual  ActualState
 	// Changes wakes waiters and followers of volumes.
 	Changes *changes.Hub
-	// OnlyTakesAway reports whether nothing may be attached, staged, set up or expanded any more.
-	OnlyTakesAway func() bool
+	// OnlyTearsDown reports whether nothing may be attached, staged, set up or expanded any more.
+	OnlyTearsDown func() bool
 	// Pods reports which volumes pods use, Records the volumes of an earlier manager.
 	Pods    Pods
 	Records Records
@@ -249,8 +249,8 @@ func (r *Reconciler) VolumesOfOperations(pod volume.UniquePodName) []v1.UniqueVo
 	return names
 }
 
-// IsTakenAway reports whether a volume is being taken away from a pod.
-func (r *Reconciler) IsTakenAway(name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
+// IsTearingDown reports whether a volume is being taken away from a pod.
+func (r *Reconciler) IsTearingDown(name v1.UniqueVolumeName, pod volume.UniquePodName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.running, func(op *operation) bool {

@@ -53,13 +53,13 @@ func (nothing) Forgot(v1.UniqueVolumeName)              {}
 func (nothing) Explain(missing *operationexecutor.MountPreconditionError) error {
 	return missing
 }
-func (nothing) MustGrow(*operationexecutor.VolumeToMount, resource.Quantity) bool { return false }
-func (nothing) Watch(v1.UniqueVolumeName, v1.ObjectReference, bool)               {}
-func (nothing) IsGrowing(v1.UniqueVolumeName) bool                                { return false }
-func (nothing) Awaits(v1.UniqueVolumeName, error) bool                            { return false }
-func (nothing) RemovePodDirs(operationexecutor.OperationInfo) bool                { return false }
-func (nothing) LastTornDown(volume.UniquePodName)                                 {}
-func (nothing) Ended(volume.UniquePodName)                                        {}
+func (nothing) MustExpand(*operationexecutor.VolumeToMount, resource.Quantity) bool { return false }
+func (nothing) Watch(v1.UniqueVolumeName, v1.ObjectReference, bool)                 {}
+func (nothing) IsExpanding(v1.UniqueVolumeName) bool                                { return false }
+func (nothing) Awaits(v1.UniqueVolumeName, error) bool                              { return false }
+func (nothing) RemovePodDirs(operationexecutor.OperationInfo) bool                  { return false }
+func (nothing) LastTornDown(volume.UniquePodName)                                   {}
+func (nothing) Ended(volume.UniquePodName)                                          {}
 
 // newTestReconciler returns a reconciler that has not been started, and its states.
 func newTestReconciler(t *testing.T, pods testPods) (*Reconciler, *cache.DesiredStateOfWorld, *cache.ActualStateOfWorld) {
@@ -70,7 +70,7 @@ func newTestReconciler(t *testing.T, pods testPods) (*Reconciler, *cache.Desired
 	actual := cache.NewActualStateOfWorld(testNode, plugins, cache.Options{})
 	r := New(Options{
 		Node: testNode, WorkersPerPlugin: 1, Desired: desired, Actual: actual, Changes: &changes.Hub{},
-		OnlyTakesAway: func() bool { return false },
+		OnlyTearsDown: func() bool { return false },
 		Pods:          pods, Records: nothing{}, Attachments: nothing{}, Expansions: nothing{}, Cleaner: nothing{},
 	})
 	generator := operationexecutor.NewOperationGenerator(operationexecutor.GeneratorOptions{Plugins: plugins})
@@ -114,7 +114,7 @@ func TestAPlanThatIsOvertakenDoesNothing(t *testing.T) {
 		assert.Equal(t, want, op != nil, "%s of %q", a.verb, a.pod)
 		assert.Equal(t, want, !r.IsQuiet(), "%s of %q", a.verb, a.pod)
 		if op != nil {
-			r.takeOut(op)
+			r.removeOperation(op)
 		}
 	}
 	assert.True(t, r.IsQuiet())
@@ -147,7 +147,7 @@ func TestAFailureIsToldOnceItCanBeRead(t *testing.T) {
 	}
 	for topic, key := range failures {
 		backoff := &volume.BackoffError{Err: volume.ErrInUse, Attempts: 13, Until: time.Now().Add(time.Hour)}
-		r.didNotBegin(&view{name: name}, action{verb: verbUnmountDevice, pod: key.Pod}, backoff)
+		r.deferOperation(&view{name: name}, action{verb: verbUnmountDevice, pod: key.Pod}, backoff)
 		require.Equal(t, 1, told.Len(), "%v", topic)
 		got, _ := told.Get(t.Context())
 		assert.Equal(t, topic, got)

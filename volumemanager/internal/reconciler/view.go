@@ -50,9 +50,9 @@ func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePo
 		v.known = r.Actual.SnapshotInto(&v.actual, name)
 	} else {
 		v.known = r.Actual.SnapshotOfPodInto(&v.actual, name, pod)
-		v.inputs.othersHaveIt = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
+		v.inputs.hasOtherPods = slices.ContainsFunc(v.actual.Mounts, func(mounted cache.MountedVolume) bool { return mounted.PodName != pod })
 	}
-	if v.inputs.othersHaveIt {
+	if v.inputs.hasOtherPods {
 		v.pod = pod
 		if row, ok := r.Desired.VolumeToMount(name, pod); ok {
 			v.wanted = append(v.wanted, row)
@@ -61,11 +61,11 @@ func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePo
 		v.wanted = r.Desired.AppendVolumesToMount(v.wanted, name)
 	}
 	v.fill()
-	r.judge(v)
+	r.addFacts(v)
 }
 
-// judge adds what other parts of the manager know about the volume.
-func (r *Reconciler) judge(v *view) {
+// addFacts adds what other parts of the manager know about the volume.
+func (r *Reconciler) addFacts(v *view) {
 	controller, contradicted := r.Attachments.AttachedBy(v.name, &v.actual)
 	v.inputs.byController = controller
 	if contradicted && v.inputs.attached == cache.Attached {
@@ -74,15 +74,15 @@ func (r *Reconciler) judge(v *view) {
 	v.inputs.adopted = r.Pods.MayBeWanted(v.name)
 	for i := range v.inputs.pods {
 		p := &v.inputs.pods[i]
-		p.held = !p.wanted && r.Pods.MayUse(p.name)
-		p.grow = p.state == operationexecutor.VolumeMounted && r.mustGrow(v, p.name)
+		p.mayUse = !p.wanted && r.Pods.MayUse(p.name)
+		p.expand = p.state == operationexecutor.VolumeMounted && r.mustExpand(v, p.name)
 	}
 }
 
-// mustGrow reports whether the volume is smaller than a pod's PersistentVolume. It is false if the volume's size is unknown.
-func (r *Reconciler) mustGrow(v *view, pod volume.UniquePodName) bool {
+// mustExpand reports whether the volume is smaller than a pod's PersistentVolume. It is false if the volume's size is unknown.
+func (r *Reconciler) mustExpand(v *view, pod volume.UniquePodName) bool {
 	row := v.wantedBy(pod)
-	return row != nil && !v.actual.ClaimSize.IsZero() && r.Expansions.MustGrow(row, v.actual.ClaimSize)
+	return row != nil && !v.actual.ClaimSize.IsZero() && r.Expansions.MustExpand(row, v.actual.ClaimSize)
 }
 
 // fill makes the planner's input from the desired and the actual state.

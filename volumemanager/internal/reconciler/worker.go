@@ -79,9 +79,9 @@ func (r *Reconciler) planFor(v *view, name v1.UniqueVolumeName, pod volume.Uniqu
 	if v.inputs.pending {
 		r.deferUntilFree(podvolume.Key{Volume: name, Pod: v.pod})
 	}
-	r.tellPlanned(v)
-	if r.OnlyTakesAway() {
-		v.actions = slices.DeleteFunc(v.actions, func(a action) bool { return !a.verb.takesAway() })
+	r.reportPlanned(v)
+	if r.OnlyTearsDown() {
+		v.actions = slices.DeleteFunc(v.actions, func(a action) bool { return !a.verb.isTeardown() })
 	}
 	r.noteWaits(v)
 	r.Changes.Publish(topicOf(podvolume.Key{Volume: v.name, Pod: v.pod}))
@@ -90,14 +90,14 @@ func (r *Reconciler) planFor(v *view, name v1.UniqueVolumeName, pod volume.Uniqu
 // concernsAll reports whether what was planned for one pod depends on the others: it is about the volume as a whole, or it is
 // nothing, and the volume may have to grow, which comes when there is nothing else to be done.
 func (r *Reconciler) concernsAll(name v1.UniqueVolumeName, actions []action) bool {
-	return slices.ContainsFunc(actions, func(a action) bool { return a.pod == "" }) || len(actions) == 0 && r.Expansions.IsGrowing(name)
+	return slices.ContainsFunc(actions, func(a action) bool { return a.pod == "" }) || len(actions) == 0 && r.Expansions.IsExpanding(name)
 }
 
-// tellPlanned tells the node's status whether the volume is used, and the expansions whether it is to grow.
-func (r *Reconciler) tellPlanned(v *view) {
+// reportPlanned reports to the node's status whether the volume is used, and to the expansions whether it has to expand.
+func (r *Reconciler) reportPlanned(v *view) {
 	row := v.anyWanted() // All rows of a volume agree.
 	r.Attachments.Planned(v.name, row.PluginIsAttachable || v.known && v.actual.PluginIsAttachable, row.PluginIsAttachable && !row.ReportedInUse)
-	grows := slices.ContainsFunc(v.inputs.pods, func(p podView) bool { return p.grow })
+	grows := slices.ContainsFunc(v.inputs.pods, func(p podView) bool { return p.expand })
 	if grows || v.pod == "" { // That one pod needs nothing does not mean that none does.
 		r.Expansions.Watch(v.name, v.claim(), grows)
 	}
@@ -142,9 +142,9 @@ func (w *worker) begin(ctx context.Context, v *view, a action) bool {
 		return false
 	}
 	if err := w.start(ctx, v, a); err != nil {
-		w.takeOut(w.current)
+		w.removeOperation(w.current)
 		w.current = nil
-		w.didNotBegin(v, a, err)
+		w.deferOperation(v, a, err)
 		return false
 	}
 	return true
@@ -215,8 +215,8 @@ func (w *worker) mount(ctx context.Context, v *view, a action) error {
 	return err
 }
 
-// didNotBegin notes why an operation did not begin, and sees to it that it is tried again.
-func (r *Reconciler) didNotBegin(v *view, a action, err error) {
+// deferOperation records why an operation could not start, and schedules a retry.
+func (r *Reconciler) deferOperation(v *view, a action, err error) {
 	var pending *volume.PendingError
 	var missing *operationexecutor.MountPreconditionError
 	var backoff *volume.BackoffError

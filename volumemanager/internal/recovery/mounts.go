@@ -50,7 +50,7 @@ func (r *Recovery) compareMounts(ctx context.Context, found []journal.Found) (mo
 			}
 		}
 	}
-	r.options.Watch.LookAtAll() // This reports the faults of the mounts.
+	r.options.Watch.CheckAll() // This reports the faults of the mounts.
 	return mounts, nil
 }
 

@@ -20,7 +20,7 @@ import (
 func (r *Recovery) PodAdded(podName volume.UniquePodName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.released, podName)
+	delete(r.removed, podName)
 }
 
 // PodRemoved records that a pod was removed. Call Settle and Sweep when the desired state no longer has its volumes.
@@ -29,10 +29,10 @@ func (r *Recovery) PodRemoved(podName volume.UniquePodName) {
 	defer r.mu.Unlock()
 	if !r.podsComplete {
 		r.removals++
-		r.released[podName] = r.removals
+		r.removed[podName] = r.removals
 	}
 	if r.rebuilding {
-		r.outlived[podName] = struct{}{}
+		r.removedEarly[podName] = struct{}{}
 	}
 }
 
@@ -41,33 +41,33 @@ func (r *Recovery) PodRemoved(podName volume.UniquePodName) {
 func (r *Recovery) MayUseVolumes(podName volume.UniquePodName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, released := r.released[podName]
-	return !r.podsComplete && !released
+	_, removed := r.removed[podName]
+	return !r.podsComplete && !removed
 }
 
-// isOutlived reports whether a pod was removed before the restart's volumes were all known.
-func (r *Recovery) isOutlived(podName volume.UniquePodName) bool {
+// wasRemovedEarly reports whether a pod was removed before the restart's volumes were all known.
+func (r *Recovery) wasRemovedEarly(podName volume.UniquePodName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, outlived := r.outlived[podName]
-	return outlived
+	_, removedEarly := r.removedEarly[podName]
+	return removedEarly
 }
 
 // Settle forgets that a pod was removed when nothing is left of it.
 func (r *Recovery) Settle(podName volume.UniquePodName) {
 	r.mu.Lock()
-	removal, released := r.released[podName]
+	removal, removed := r.removed[podName]
 	isRead := r.isRead
 	r.mu.Unlock()
 	// Running operations are read first: the actual state shows an operation's result before the operation ends. No
 	// operation starts for the pod any more, unless it is added again; its next removal is then another one.
-	if !released || !isRead || r.options.IsBusy(podName) || len(r.options.Actual.GetVolumeNamesForPod(podName)) > 0 {
+	if !removed || !isRead || r.options.IsBusy(podName) || len(r.options.Actual.GetVolumeNamesForPod(podName)) > 0 {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.released[podName] == removal {
-		delete(r.released, podName)
+	if r.removed[podName] == removal {
+		delete(r.removed, podName)
 	}
 }
 
@@ -97,10 +97,10 @@ func (r *Recovery) RemoveDirs(podName volume.UniquePodName) {
 func (r *Recovery) endRead() {
 	r.mu.Lock()
 	r.isRead = true
-	released, unswept := slices.Collect(maps.Keys(r.released)), slices.Collect(maps.Keys(r.unswept))
+	removed, unswept := slices.Collect(maps.Keys(r.removed)), slices.Collect(maps.Keys(r.unswept))
 	r.unswept = nil
 	r.mu.Unlock()
-	for _, podName := range released {
+	for _, podName := range removed {
 		r.Settle(podName)
 	}
 	for _, podName := range unswept {

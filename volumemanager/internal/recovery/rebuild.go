@@ -223,12 +223,12 @@ func (r *Recovery) endRebuild() {
 	r.mu.Lock()
 	ended := r.rebuilding
 	r.rebuilding = false
-	clear(r.outlived)
+	clear(r.removedEarly)
 	r.mu.Unlock()
 	if !ended {
 		return
 	}
-	r.options.LookAtAll()
+	r.options.PlanAll()
 	r.options.InUseChanged()
 }
 

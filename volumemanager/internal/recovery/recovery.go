@@ -42,15 +42,15 @@ type Options struct {
 	RemoveOrphans bool
 	// Actual is the actual state of the world.
 	Actual *cache.ActualStateOfWorld
-	// Reconstruct asks a plugin which volume is at a path.
+	// Reconstruct calls a plugin to identify the volume at a path.
 	Reconstruct func(ctx context.Context, ask operationexecutor.VolumeToReconstruct) (volume.ReconstructedVolume, error)
 	// AttachesItself says that this node attaches its volumes itself, without a controller.
 	AttachesItself bool
 	// IsKnown reports whether a pod is on this node; IsBusy, whether an operation for it runs.
 	IsKnown, IsBusy func(volume.UniquePodName) bool
-	// Look plans volumes again; LookAtAll plans all of them.
-	Look      func([]v1.UniqueVolumeName)
-	LookAtAll func()
+	// Plan plans volumes again. PlanAll plans all of them.
+	Plan    func([]v1.UniqueVolumeName)
+	PlanAll func()
 	// Notify wakes the callers that wait for a pod.
 	Notify func(volume.UniquePodName)
 	// InUseChanged is called when the set of volumes in use may have changed.
@@ -78,13 +78,13 @@ type Recovery struct {
 	isRead, rebuilding, podsComplete bool
 	// adopted holds the volumes that were found. It is cleared when all pods have been added.
 	adopted map[v1.UniqueVolumeName]struct{}
-	// released holds the pods that were removed before all pods had been added, and that may have volumes from before the
+	// removed holds the pods that were removed before all pods had been added, and that may have volumes from before the
 	// restart. The value is the count of removals by then; it tells one removal of a pod from a later one.
-	released map[volume.UniquePodName]uint64
+	removed  map[volume.UniquePodName]uint64
 	removals uint64
-	// outlived holds the pods that were removed before everything left by an earlier manager was known. A set-up that is
+	// removedEarly holds the pods that were removed before everything left by an earlier manager was known. A set-up that is
 	// found later belongs to the removed pod, not to one that was added since with the same UID.
-	outlived map[volume.UniquePodName]struct{}
+	removedEarly map[volume.UniquePodName]struct{}
 	// unswept holds the pods that were removed before the records were read. Some of their directories may still be there.
 	unswept map[volume.UniquePodName]struct{}
 	// damaged holds the records that cannot be used. rebuilt counts the volumes whose records were missing and have been
@@ -97,7 +97,7 @@ type Recovery struct {
 func New(o Options) *Recovery {
 	r := &Recovery{
 		proofs: newProofs(o.Plugins), options: o, complete: make(chan struct{}), adopted: make(map[v1.UniqueVolumeName]struct{}),
-		released: make(map[volume.UniquePodName]uint64), outlived: make(map[volume.UniquePodName]struct{}), unswept: make(map[volume.UniquePodName]struct{}),
+		removed: make(map[volume.UniquePodName]uint64), removedEarly: make(map[volume.UniquePodName]struct{}), unswept: make(map[volume.UniquePodName]struct{}),
 	}
 	if o.Journal != nil {
 		r.read, r.known, r.rebuilding = make(chan struct{}), make(chan struct{}), true
@@ -121,7 +121,7 @@ func (r *Recovery) PodsComplete() {
 		close(r.complete)
 	}
 	r.podsComplete = true
-	clear(r.released)
+	clear(r.removed)
 	clear(r.adopted)
 }
 
@@ -232,7 +232,7 @@ func (r *Recovery) adoptAll(found []journal.Found) error {
 		}
 	}
 	r.mu.Unlock()
-	r.options.Look(names)
+	r.options.Plan(names)
 	return nil
 }
 
@@ -273,7 +273,7 @@ func (r *Recovery) adopt(of journal.Found) error {
 		if err != nil {
 			return fmt.Errorf("record of volume %q and pod %q: %w", v.Volume, uid, err)
 		}
-		if r.isOutlived(volume.UniquePodName(uid)) {
+		if r.wasRemovedEarly(volume.UniquePodName(uid)) {
 			r.options.Actual.MarkPodRemoved(volume.UniquePodName(uid))
 		}
 	}

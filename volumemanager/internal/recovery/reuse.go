@@ -28,10 +28,10 @@ func (r *Recovery) Reuse(ctx context.Context, row *operationexecutor.VolumeToMou
 		return false
 	}
 	known := r.options.Journal.SetUpOf(row.VolumeName, row.Pod.UID)
-	if known == nil || !asksForTheSame(row, found, known) || !r.options.Journal.IsMounted(ctx, known) {
+	if known == nil || !needsSame(row, found, known) || !r.options.Journal.IsMounted(ctx, known) {
 		return false
 	}
-	if err := r.take(row, known.Path); err != nil {
+	if err := r.markMounted(row, known.Path); err != nil {
 		r.options.Logger.Warn("a volume that was found is set up again", "volume", row.VolumeName, "pod", row.PodName, "error", err)
 		return false
 	}
@@ -40,8 +40,8 @@ func (r *Recovery) Reuse(ctx context.Context, row *operationexecutor.VolumeToMou
 	return true
 }
 
-// asksForTheSame reports whether a pod needs a volume exactly as it was set up.
-func asksForTheSame(row *operationexecutor.VolumeToMount, found *cache.MountedVolume, known *journal.SetUp) bool {
+// needsSame reports whether a pod needs a volume exactly as it was set up.
+func needsSame(row *operationexecutor.VolumeToMount, found *cache.MountedVolume, known *journal.SetUp) bool {
 	return known.WasMadeWith(row.MounterArgs()) && row.SELinuxLabel == known.SELinux &&
 		row.Pod.Namespace == known.Namespace && row.Pod.Name == known.Name &&
 		slices.Equal(row.OuterVolumeSpecNames, known.OuterNames) && sameSpec(found.VolumeSpec, row.VolumeSpec)
@@ -61,8 +61,8 @@ func sameSpec(recorded, spec *volume.Spec) bool {
 	return old.Name == now.Name && old.UID == now.UID && equality.Semantic.DeepEqual(old.Spec, now.Spec)
 }
 
-// take counts a volume that was found mounted at path as set up for a pod.
-func (r *Recovery) take(row *operationexecutor.VolumeToMount, path string) error {
+// markMounted counts a volume that was found mounted at path as set up for a pod.
+func (r *Recovery) markMounted(row *operationexecutor.VolumeToMount, path string) error {
 	plugin, err := r.options.Plugins.FindPluginBySpec(row.VolumeSpec)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/journal"
 )
 
-// TestAsksForTheSame: asksForTheSame is false as soon as one input differs.
+// TestAsksForTheSame: needsSame is false as soon as one input differs.
 func TestAsksForTheSame(t *testing.T) {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "uid-a"}}
 	spec := volume.NewSpecFromVolume(&v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
@@ -36,7 +36,7 @@ func TestAsksForTheSame(t *testing.T) {
 			row := &operationexecutor.VolumeToMount{PodName: "uid-a", Pod: pod, VolumeSpec: spec, OuterVolumeSpecNames: []string{"own"}}
 			known := &journal.SetUp{Namespace: "default", Name: "a", OuterNames: []string{"own"}, Settled: &journal.Settled{Options: "rw"}}
 			tc.change(row, known)
-			assert.Equal(t, tc.want, asksForTheSame(row, &cache.MountedVolume{MountedVolume: operationexecutor.MountedVolume{VolumeSpec: spec}}, known))
+			assert.Equal(t, tc.want, needsSame(row, &cache.MountedVolume{MountedVolume: operationexecutor.MountedVolume{VolumeSpec: spec}}, known))
 		})
 	}
 }

@@ -69,7 +69,7 @@ func New(o Options) *Meter { return &Meter{options: o, readings: newReadings()} 
 // Read returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a
 // measurement of an earlier set-up still runs, it returns nothing and queues nothing.
 func (m *Meter) Read(key podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
-	return m.readings.ask(key, maxAge, state)
+	return m.readings.read(key, maxAge, state)
 }
 
 // Probe queues a check of whether the volume's filesystem answers, unless a measurement runs.
@@ -117,7 +117,7 @@ func (m *Meter) Run(ctx context.Context, wg *sync.WaitGroup) {
 
 // measure measures one volume. It waits only as long as a worker's patience lasts; the measurement may run longer.
 func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
-	how, ok := m.readings.begin(h)
+	kind, ok := m.readings.begin(h)
 	if !ok {
 		return
 	}
@@ -130,14 +130,14 @@ func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
 	case !canMeasure(mounted.State):
 		m.end(h, measurement{})
 		return
-	case how == refused:
+	case kind == refused:
 		err := fmt.Errorf("volume %q was not measured: %d measurements hang already: %w", h.Volume, maxSlow, mount.ErrStuck)
 		m.end(h, measurement{err: err})
 		return
 	}
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.readings.patience())
 	defer cancel()
-	if left := abandonable.Await(patience, 0, func() { m.end(h, m.ask(ctx, h, mounted, how)) }); left != nil {
+	if left := abandonable.Await(patience, 0, func() { m.end(h, m.query(ctx, h, mounted, kind)) }); left != nil {
 		m.readings.leave(h)
 	}
 }
@@ -147,28 +147,28 @@ func (m *Meter) end(h podvolume.Key, got measurement) {
 	m.measured.Notify(h.Pod)
 }
 
-// ask measures a volume, or only checks its filesystem, and then asks the plugin for its health.
-func (m *Meter) ask(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume, how manner) (got measurement) {
+// query measures a volume, or only checks its filesystem, and then asks the plugin for its health.
+func (m *Meter) query(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume, kind measurementKind) (got measurement) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if how == probed {
+	if kind == probed {
 		_, got.err = volume.NewMetricsStatFS(mounted.MountPath).GetMetrics(ctx)
 	} else {
-		got.metrics, got.err = m.askMetrics(ctx, mounted)
+		got.metrics, got.err = m.queryMetrics(ctx, mounted)
 	}
 	var now []health.Condition
 	if c, bad := conditionOf(got.err); bad {
 		now = append(now, c)
 	}
 	m.options.Health.Report(h, health.Use, now)
-	m.askHealth(ctx, h, mounted)
+	m.queryHealth(ctx, h, mounted)
 	m.options.Measured(mounted.MountPath)
 	return got
 }
 
-// askMetrics asks the plugin for the metrics of a volume. If the plugin cannot measure the volume, and it is a mount,
-// askMetrics checks that its filesystem answers.
-func (m *Meter) askMetrics(ctx context.Context, mounted cache.MountedVolume) (*volume.Metrics, error) {
+// queryMetrics asks the plugin for the metrics of a volume. If the plugin cannot measure the volume, and it is a mount,
+// queryMetrics checks that its filesystem answers.
+func (m *Meter) queryMetrics(ctx context.Context, mounted cache.MountedVolume) (*volume.Metrics, error) {
 	provider := providerOf(mounted)
 	if provider == nil {
 		return nil, fmt.Errorf("volume %q: %w", mounted.VolumeName, volume.ErrUnsupported)
@@ -200,9 +200,9 @@ func providerOf(mounted cache.MountedVolume) volume.MetricsProvider {
 	return nil
 }
 
-// askHealth asks a plugin for the health of a volume, if the plugin reports it. If the plugin's call fails, the earlier
+// queryHealth asks a plugin for the health of a volume, if the plugin reports it. If the plugin's call fails, the earlier
 // conditions stay.
-func (m *Meter) askHealth(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume) {
+func (m *Meter) queryHealth(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume) {
 	reporter, ok := providerOf(mounted).(volume.HealthReporter)
 	if !ok {
 		return

@@ -31,17 +31,17 @@ type Reading struct {
 
 	at     time.Time // when the last attempt ended; zero if there was none
 	queued bool
-	how    manner // of the measurement that is queued or runs
-	gone   bool   // the measured set-up is gone: the result is dropped
+	kind   measurementKind // of the measurement that is queued or runs
+	gone   bool            // the measured set-up is gone: the result is dropped
 }
 
-// manner is how a volume is measured.
-type manner uint8
+// measurementKind is how a volume is measured.
+type measurementKind uint8
 
 const (
-	probed  manner = iota // only a check that its filesystem answers
-	metered               // the plugin measures it
-	refused               // not at all, because too many measurements hang
+	probed  measurementKind = iota // only a check that its filesystem answers
+	metered                        // the plugin measures it
+	refused                        // not at all, because too many measurements hang
 )
 
 // measurement is the result of one measurement.
@@ -64,9 +64,9 @@ func newReadings() *readings {
 	return &readings{queue: workqueue.New[podvolume.Key](), rows: make(map[podvolume.Key]Reading), left: make(map[podvolume.Key]struct{})}
 }
 
-// ask returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a measurement
+// read returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a measurement
 // of an earlier set-up still runs, it returns nothing and queues nothing.
-func (r *readings) ask(h podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
+func (r *readings) read(h podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
 	r.mu.Lock()
 	f := r.rows[h]
 	if f.gone {
@@ -75,7 +75,7 @@ func (r *readings) ask(h podvolume.Key, maxAge time.Duration, state operationexe
 	}
 	due := canMeasure(state) && f.isIdle() && (f.at.IsZero() || time.Since(f.at) >= maxAge)
 	if due {
-		f.queued, f.how = true, metered
+		f.queued, f.kind = true, metered
 		r.rows[h] = f
 	}
 	r.mu.Unlock()
@@ -91,7 +91,7 @@ func (r *readings) probe(h podvolume.Key) {
 	f := r.rows[h]
 	due := f.isIdle() && !f.queued
 	if due {
-		f.queued, f.how = true, probed
+		f.queued, f.kind = true, probed
 		r.rows[h] = f
 	}
 	r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *readings) probe(h podvolume.Key) {
 // isIdle reports whether no measurement of the volume is queued or runs, and no earlier one hangs. A queued probe does not
 // count.
 func (f *Reading) isIdle() bool {
-	return (!f.queued || f.how != metered) && f.Since.IsZero() && len(outcome.Running(f.Err)) == 0
+	return (!f.queued || f.kind != metered) && f.Since.IsZero() && len(outcome.Running(f.Err)) == 0
 }
 
 // drop forgets a pod's volume that was torn down. The result of a measurement that still runs will be dropped.
@@ -133,7 +133,7 @@ func (r *readings) keep(known map[podvolume.Key]struct{}) {
 
 // begin notes that a measurement of a volume begins, and returns how it is done. ok is false if none is queued, or one runs
 // already.
-func (r *readings) begin(h podvolume.Key) (how manner, ok bool) {
+func (r *readings) begin(h podvolume.Key) (kind measurementKind, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.rows[h]
@@ -145,7 +145,7 @@ func (r *readings) begin(h podvolume.Key) (how manner, ok bool) {
 	if r.slow() >= maxSlow {
 		return refused, true
 	}
-	return f.how, true
+	return f.kind, true
 }
 
 // slow returns how many measurements have run longer than Patience. The caller holds the lock.
@@ -179,7 +179,7 @@ func (r *readings) end(h podvolume.Key, got measurement) {
 		return
 	}
 	f.Since = time.Time{}
-	if f.how != probed || got.err != nil {
+	if f.kind != probed || got.err != nil {
 		f.Err, f.at = got.err, time.Now()
 	}
 	if got.metrics != nil {

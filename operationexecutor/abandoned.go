@@ -8,25 +8,25 @@ import (
 
 // This file keeps the keys of operations that have ended while calls of them still run.
 
-// leftCall is a call that was abandoned.
-type leftCall struct {
+// abandonedCall is a call that was abandoned.
+type abandonedCall struct {
 	name    string
 	started time.Time
 	done    <-chan struct{} // closed when it has really ended
-	ours    bool            // this executor abandoned it; else the plugin did, and the operation went on
+	ours    bool            // this executor abandoned it; otherwise the plugin did, and the operation continued
 }
 
-// noteLeft notes the calls that err, the error of c, says were abandoned.
-func (x *execution) noteLeft(c *pluginCall, err error) {
+// noteAbandoned notes the abandoned calls that err, the error of c, names.
+func (x *execution) noteAbandoned(c *pluginCall, err error) {
 	for _, done := range outcome.Running(err) {
-		x.left = append(x.left, leftCall{name: c.name, started: c.Started, done: done, ours: c.Done() == done})
+		x.abandonedCalls = append(x.abandonedCalls, abandonedCall{name: c.name, started: c.Started, done: done, ours: c.Done() == done})
 	}
 }
 
 // stillRunning returns the calls that were abandoned and have not ended.
-func (x *execution) stillRunning() []leftCall {
-	var running []leftCall
-	for _, call := range x.left {
+func (x *execution) stillRunning() []abandonedCall {
+	var running []abandonedCall
+	for _, call := range x.abandonedCalls {
 		if !isClosed(call.done) {
 			running = append(running, call)
 		}
@@ -35,35 +35,35 @@ func (x *execution) stillRunning() []leftCall {
 }
 
 // keepLocked keeps the key of an operation locked until its abandoned calls have returned.
-func (e *Executor) keepLocked(op *Operation, left []leftCall) {
+func (e *Executor) keepLocked(op *Operation, left []abandonedCall) {
 	e.mu.Lock()
-	e.left[op] = left
+	e.abandoned[op] = left
 	e.awaited++
 	e.mu.Unlock()
 	op.close()
 	e.options.Logger.Warn("a call of a plugin was abandoned; its key stays taken", logKeys(op.Info())...)
-	if e.options.CallsLeft != nil {
-		e.options.CallsLeft(op.Info())
+	if e.options.CallsAbandoned != nil {
+		e.options.CallsAbandoned(op.Info())
 	}
-	go e.awaitLeft(op, left)
+	go e.awaitAbandoned(op, left)
 }
 
-// awaitLeft frees the key when the last call that was abandoned has returned. It ends with that call.
-func (e *Executor) awaitLeft(op *Operation, calls []leftCall) {
+// awaitAbandoned frees the key when the last call that was abandoned has returned. It ends with that call.
+func (e *Executor) awaitAbandoned(op *Operation, calls []abandonedCall) {
 	defer e.noteReturned()
 	for _, call := range calls {
 		<-call.done
 	}
 	e.table.End(&op.lock)
 	e.mu.Lock()
-	delete(e.left, op)
+	delete(e.abandoned, op)
 	e.mu.Unlock()
 	info := op.Info()
 	e.options.Logger.Info("a call that was abandoned has returned", append(logKeys(info), "after", time.Since(info.Started))...)
 	e.keyFreed(info)
 }
 
-// keyFreed tells that a key is free of which no operation tells.
+// keyFreed calls KeyFreed for a key that is freed after its operation has ended.
 func (e *Executor) keyFreed(info OperationInfo) {
 	if e.options.KeyFreed != nil {
 		e.options.KeyFreed(info)
@@ -91,7 +91,7 @@ func (e *Executor) noteReturned() {
 	e.closeReturned()
 }
 
-// closeReturned tells those who wait when there is nothing to wait for. The lock must be held.
+// closeReturned wakes the callers of Returned when no abandoned call runs. The caller holds the lock.
 func (e *Executor) closeReturned() {
 	if e.awaited == 0 && e.returned != nil {
 		close(e.returned)

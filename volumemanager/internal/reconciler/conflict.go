@@ -13,7 +13,7 @@ import (
 
 // mustWait reports whether a pod wants the volume in another way than it is here, and keeps why.
 func (v *view) mustWait(row *operationexecutor.VolumeToMount) bool {
-	err := v.otherWay(row)
+	err := v.conflict(row)
 	if err == nil {
 		return false
 	}
@@ -24,14 +24,14 @@ func (v *view) mustWait(row *operationexecutor.VolumeToMount) bool {
 	return true
 }
 
-// otherWay returns why a pod cannot have the volume as it is here, or nil.
-func (v *view) otherWay(row *operationexecutor.VolumeToMount) error {
+// conflict returns why a pod cannot have the volume as it is here, or nil.
+func (v *view) conflict(row *operationexecutor.VolumeToMount) error {
 	if !v.known {
 		return nil
 	}
 	if here := v.actual.VolumeSpec; here != nil && volume.IsBlock(here) != volume.IsBlock(row.VolumeSpec) {
 		return fmt.Errorf("volume %q is here as a %s and pod %q wants it as a %s: it waits until all others have given it up: %w",
-			v.name, wayOf(here), row.PodName, wayOf(row.VolumeSpec), volume.ErrInUse)
+			v.name, modeOf(here), row.PodName, modeOf(row.VolumeSpec), volume.ErrInUse)
 	}
 	if context, ok := v.mountedContext(); ok && context != row.SELinuxLabel {
 		return &cache.SELinuxMountMismatchError{
@@ -52,7 +52,7 @@ func (v *view) mountedContext() (string, bool) {
 	return "", false
 }
 
-func wayOf(spec *volume.Spec) string {
+func modeOf(spec *volume.Spec) string {
 	if volume.IsBlock(spec) {
 		return "device"
 	}
