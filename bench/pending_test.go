@@ -180,7 +180,7 @@ func newOurOperations(b *testing.B) *ourOperations {
 	return o
 }
 
-// toldKind is the kind of the operations that somebody waits for.
+// toldKind is the kind of the operations that a caller waits for.
 const toldKind = operationexecutor.OpUnmountDevice
 
 // GenerateUnmountDeviceFunc makes the operation that is to be started.

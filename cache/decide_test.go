@@ -114,7 +114,7 @@ func TestTheBooksOfSizesGoWithTheVolume(t *testing.T) {
 	told.take()
 	a.InitializeClaimSize(name, size("1Gi"))
 	a.InitializeClaimSize(name, size("5Gi"))
-	assert.Equal(t, []v1.UniqueVolumeName{name}, told.take(), "a size that is known stays, and nobody is told")
+	assert.Equal(t, []v1.UniqueVolumeName{name}, told.take(), "a known size stays, and no change is reported")
 	assert.Equal(t, size("1Gi"), a.GetClaimSize(name))
 	a.MarkVolumeExpansionFailedWithFinalError(name)
 	assert.True(t, a.CheckVolumeInFailedExpansionWithFinalErrors(name))

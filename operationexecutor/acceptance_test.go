@@ -270,7 +270,7 @@ func TestNothingGrowsWithVolumesThatAreGone(t *testing.T) {
 			name, pod := fmt.Sprint("volume-", i), fmt.Sprint("pod-", i)
 			w.attached(name)
 			w.plugin.fail("SetUp", errBroken)
-			_ = w.failed(w.mount(name, pod)) // It also forgets, as whoever sees a volume go does.
+			_ = w.failed(w.mount(name, pod)) // It also calls Forget, as callers do when a volume is gone.
 			w.plugin.fail("SetUp", nil)
 			w.succeeded(w.mount(name, pod))
 			w.succeeded(w.unmount(name, pod))

@@ -9,8 +9,8 @@ import (
 	"github.com/volumekit/volumekit/internal/keyed"
 )
 
-// TestNothingIsKeptOfWhatNobodyVerifies, also when two watch the same and one of them twice.
-func TestNothingIsKeptOfWhatNobodyVerifies(t *testing.T) {
+// TestNothingIsKeptOfAttachmentsThatAreNotVerified, also if two verifications watch the same attachment and one of them watches it twice.
+func TestNothingIsKeptOfAttachmentsThatAreNotVerified(t *testing.T) {
 	var a attachments
 	begun := &keyed.Lock{Operation: operationOf(&OperationInfo{Kind: OpDetach, VolumeName: "v", NodeName: "n"})}
 	a.begin(begun)

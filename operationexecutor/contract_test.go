@@ -157,8 +157,8 @@ func TestALiveMountIsNoProofAgainstARemountThatFailed(t *testing.T) {
 	assert.Equal(t, operationexecutor.VolumeMounted, w.pod("data", "p"))
 }
 
-// TestARemountIsDoubtedWhenItsMountIs was found by the simulation: somebody unmounted the volume while it was refreshed, and
-// the plugin mounted it again and said that it had failed.
+// TestARemountIsDoubtedWhenItsMountIs was found by the simulation: another program unmounted the volume during a refresh, and
+// the plugin mounted it again and returned an error.
 func TestARemountIsDoubtedWhenItsMountIs(t *testing.T) {
 	w, table := lyingWorld(t)
 	w.honest(table)
@@ -265,8 +265,8 @@ func TestAPromptTableIsAskedByTheOperation(t *testing.T) {
 func TestAPathOutsideOfOurDirectoriesIsNotAskedAbout(t *testing.T) {
 	table := &mountTable{}
 	w := newWorld(t, setup{mounts: table, mounting: true})
-	w.plugin.path = "/home/somebody"
-	table.set("/home/somebody", true)
+	w.plugin.path = "/home/user"
+	table.set("/home/user", true)
 	w.attached("data")
 	w.succeeded(w.mount("data", "p"))
 	w.succeeded(w.unmount("data", "p"))
@@ -275,9 +275,9 @@ func TestAPathOutsideOfOurDirectoriesIsNotAskedAbout(t *testing.T) {
 	assert.Empty(t, table.asked)
 }
 
-// TestAPluginThatChangesItsSpecHarmsNobody and is found out, whichever call does it. The operation goes on: the spec that
-// everybody else has is what it was.
-func TestAPluginThatChangesItsSpecHarmsNobody(t *testing.T) {
+// TestAPluginThatChangesItsSpecChangesOnlyItsCopy: the change is reported, whichever call makes it. The operation continues, and
+// the caller's spec is unchanged.
+func TestAPluginThatChangesItsSpecChangesOnlyItsCopy(t *testing.T) {
 	w := newWorld(t, setup{attachable: true, stageable: true})
 	v := w.toMount("data", "p")
 	v.VolumeSpec.PersistentVolume.Labels = map[string]string{"tier": "gold"}

@@ -54,8 +54,8 @@ func TestNoOperationWaitsForAnother(t *testing.T) {
 	})
 }
 
-// TestCallsThatEndTheirGoroutineHoldUpNobody when many operations begin at once.
-func TestCallsThatEndTheirGoroutineHoldUpNobody(t *testing.T) {
+// TestCallsThatEndTheirGoroutineDelayNoOther begins many operations at once.
+func TestCallsThatEndTheirGoroutineDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 50
 		w := newWorld(t, setup{})

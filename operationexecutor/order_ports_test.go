@@ -165,7 +165,7 @@ func (mutePorts) Conclude(context.Context, operationexecutor.Intent, operationex
 	return nil
 }
 
-// TestAPortThatNeverAnswersHoldsAKeyNoLongerThanTheDeadline: nobody else ends the operation, and nothing was begun.
+// TestAPortThatNeverAnswersHoldsAKeyNoLongerThanTheDeadline: the operation ends by itself, and no call of the plugin was made.
 func TestAPortThatNeverAnswersHoldsAKeyNoLongerThanTheDeadline(t *testing.T) {
 	detach := func(w *world) (*operationexecutor.Operation, error) {
 		return w.detachFrom(newClusterState(w.history), spec("data"), "a")

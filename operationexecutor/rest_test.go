@@ -11,7 +11,7 @@ import (
 )
 
 // What an executor was given is not kept alive by the timers of calls that have long ended.
-func TestAnExecutorThatRestsIsHeldByNobody(t *testing.T) {
+func TestAnIdleExecutorIsNotReferenced(t *testing.T) {
 	rested := restedPlugin(t)
 	assert.Eventually(t, func() bool {
 		runtime.GC()

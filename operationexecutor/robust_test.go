@@ -215,7 +215,7 @@ func TestReturnedWaitsForTheLastCallAndForWhoIsToldOfIt(t *testing.T) {
 		release()
 		synctest.Wait()
 		require.NoError(t, w.executor.Shutdown(t.Context()))
-		assert.False(t, isClosed(returned), "somebody is still told of them")
+		assert.False(t, isClosed(returned), "it is not closed before KeyFreed was called for all")
 		told <- struct{}{}
 		synctest.Wait()
 		assert.False(t, isClosed(returned), "of one more")
@@ -342,7 +342,7 @@ func TestErrorsAreReadOutsideOfTheLock(t *testing.T) {
 	assert.Equal(t, operationexecutor.Final, mounting.Result().Class)
 }
 
-// TestAHookThatEndsItsGoroutineEndsNoMore: whoever waits for the executor still gets an answer.
+// TestAHookThatEndsItsGoroutineEndsNoMore: callers that wait for the executor still return.
 func TestAHookThatEndsItsGoroutineEndsNoMore(t *testing.T) {
 	w := newWorld(t, setup{executor: operationexecutor.ExecutorOptions{
 		KeyFreed: func(operationexecutor.OperationInfo) { runtime.Goexit() },
@@ -410,8 +410,8 @@ func TestWaitForAttachThatTimesOutLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// TestAWaitForADeviceIsNotForgotten: it may have logged in to a server, and when MountDevice was not called after it, nobody
-// but an UnmountDevice logs out.
+// TestAWaitForADeviceIsNotForgotten: it may have logged in to a server. If MountDevice was not called after it, only
+// UnmountDevice logs out.
 func TestAWaitForADeviceIsNotForgotten(t *testing.T) {
 	w := stagedWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -514,7 +514,7 @@ func TestWhatWasNotCalledMarksNothing(t *testing.T) {
 		}, w.actual))
 		assert.Equal(t, operationexecutor.Transient, op.Result().Class)
 		assert.False(t, w.actual.VolumeExists(volumeName("new")))
-		assert.NotContains(t, w.journal.records, string(volumeName("new"))+"attachment", "nobody would come back for the record")
+		assert.NotContains(t, w.journal.records, string(volumeName("new"))+"attachment", "otherwise the record stays for ever")
 		ctx, cancel = context.WithCancel(t.Context())
 		w.journal.onIntend = cancel
 		op = w.ended(w.executor.DetachVolume(ctx, w.attachedVolume("data"), operationexecutor.DetachOptions{}, w.actual))

@@ -102,7 +102,7 @@ func TestWhatIsNotReportedYetIsRefusedBeforeTheStart(t *testing.T) {
 	}
 }
 
-// TestTheNodeItselfIsAskedLast: what was seen before does not attach a volume, and nobody saying anything is no news.
+// TestTheNodeItselfIsAskedLast: an older status does not attach a volume, and a missing status changes nothing.
 func TestTheNodeItselfIsAskedLast(t *testing.T) {
 	w, v, nodes := reportedWorld(t, nil)
 	nodes.attached = nil

@@ -65,7 +65,7 @@ func TestAnAnswerMarksWhatIsGone(t *testing.T) {
 			w, state := verifyWorld(t, test.abilities, append(known, at("other", "a"))...)
 			w.able.answers = map[attachment]bool{
 				at("gone", "a"): false, at("there", "a"): true, at("gone", "b"): false, at("there", "b"): true,
-				at("other", "a"): false, at("other", "c"): false, // Nobody asked about these.
+				at("other", "a"): false, at("other", "c"): false, // These were not verified.
 			}
 			ops, err := w.executor.VerifyVolumesAreAttached(t.Context(), listed(known...), state)
 			w.verified(ops, err)
@@ -77,7 +77,7 @@ func TestAnAnswerMarksWhatIsGone(t *testing.T) {
 				assert.Equal(t, want, state.get(a.volume, a.node), a)
 			}
 			assert.Equal(t, "attached", state.get(volumeName("other"), "a"))
-			assert.Equal(t, 2, w.count("conclude attachment forgotten"), "nobody would come back to the record")
+			assert.Equal(t, 2, w.count("conclude attachment forgotten"), "otherwise the record stays for ever")
 			assert.Len(t, w.able.questions(), len(known))
 			for call, n := range test.calls {
 				assert.Equal(t, n, w.count(call))
@@ -277,8 +277,8 @@ func TestADetachSinceMakesAnAnswerStaleToo(t *testing.T) {
 	})
 }
 
-// TestAnAnswerWaitsForNobody: what another operation holds when the answer comes keeps its state until it is asked again.
-func TestAnAnswerWaitsForNobody(t *testing.T) {
+// TestAnAnswerDoesNotWaitForALockedKey: an attachment whose key is locked when the answer arrives keeps its state until the next verification.
+func TestAnAnswerDoesNotWaitForALockedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, state := verifyWorld(t, volume.CapExpand, at("data", "a"))
 		w.able.answers = map[attachment]bool{at("data", "a"): false}

@@ -43,7 +43,7 @@ type setup struct {
 	withReporter          bool
 	block                 bool                // the plugin serves devices
 	mounting              bool                // the plugin says that it mounts
-	mounts                *mountTable         // nil: nobody looks
+	mounts                *mountTable         // nil: mounts are not checked
 	abilities             volume.Capabilities // beside the plain ones; 0: none
 	executor              operationexecutor.ExecutorOptions
 	// generator changes the options of the generator; nil leaves them.
@@ -179,7 +179,8 @@ func (w *world) ended(op *operationexecutor.Operation, err error) *operationexec
 	return op
 }
 
-// awaitDone waits for the end of an operation, but not until all tests are killed, for then nobody learns which it was.
+// awaitDone waits for the end of an operation. It fails before the time limit of all tests, so that the failure names the
+// test.
 func awaitDone(t *testing.T, op *operationexecutor.Operation) {
 	t.Helper()
 	patience := 30 * time.Second

@@ -66,7 +66,7 @@ func TestNoQueryCallsAPlugin(t *testing.T) {
 	})
 }
 
-// attributesPanic panics when it is asked for attributes alone, which nobody does before it is set up.
+// attributesPanic panics in GetAttributes, which is not called before the set-up.
 type attributesPanic struct{ volume.Mounter }
 
 func (attributesPanic) GetAttributes() volume.Attributes { panic(errTouchy) }

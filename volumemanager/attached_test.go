@@ -79,8 +79,8 @@ func TestAVolumeThatIsFoundDetachedOnItsWayOutIsForgotten(t *testing.T) {
 	})
 }
 
-// TestAnAnswerThatDoesNotComeHoldsUpNobody: the resync goes on, and volumes come and go.
-func TestAnAnswerThatDoesNotComeHoldsUpNobody(t *testing.T) {
+// TestAMissingAnswerDelaysNoVolume: the resync continues, and other volumes are set up and torn down.
+func TestAMissingAnswerDelaysNoVolume(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{Resync: time.Minute})
 		w.claim("data")

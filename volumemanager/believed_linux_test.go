@@ -36,7 +36,7 @@ func copyRecord(t *testing.T, path, key string, change func(r map[string]any)) {
 }
 
 // TestARecordUnderAnotherVolumesNameDeletesNoData: each part of the record is well-formed, and its path is that of the pod's
-// volume. Only its name is that of another volume, which nobody wants.
+// volume. Only its name is that of another volume, which no pod wants.
 func TestARecordUnderAnotherVolumesNameDeletesNoData(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		root := t.TempDir()

@@ -68,8 +68,8 @@ func TestTwoPodsShareADeviceUntilTheLastHasGone(t *testing.T) {
 	assert.Equal(t, "of two  ", readDevice(t, n.image()), "it went into the image")
 }
 
-// TestADeviceThatNobodyIsKnownToHaveIsNotTornDownWhileItIsBound: the world is asked, not the state alone.
-func TestADeviceThatNobodyIsKnownToHaveIsNotTornDownWhileItIsBound(t *testing.T) {
+// TestADeviceWithoutAKnownPodIsNotTornDownWhileItIsBound: the executor reads the binds on the node, not only the state.
+func TestADeviceWithoutAKnownPodIsNotTornDownWhileItIsBound(t *testing.T) {
 	n := newBlockNode(t)
 	first := blockPods()[0]
 	require.NoError(t, n.attach())

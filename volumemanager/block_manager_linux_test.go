@@ -165,8 +165,8 @@ func giveAnotherFile(t *testing.T, n *blockNode, path string) {
 	})
 }
 
-// TestAMappedLoopDeviceThatWasDetachedIsMappedAnew: its lock and then the device itself were detached by somebody else, and the
-// number has another file by now.
+// TestAMappedLoopDeviceThatWasDetachedIsMappedAnew: another program has detached its lock and then the device itself, and the
+// device of that number has another file now.
 func TestAMappedLoopDeviceThatWasDetachedIsMappedAnew(t *testing.T) {
 	n, node := newManagedBlockNode(t)
 	pod := blockPodOf("first", "disk")

@@ -212,7 +212,7 @@ func (n *blockNode) until(step func() error) {
 			return
 		}
 		if errors.Is(err, volume.ErrInUse) && !errors.Is(err, errFault) && time.Now().Before(patience) {
-			goruntime.Gosched() // Somebody else on this machine looks into the device.
+			goruntime.Gosched() // Another process on this machine has the device open for a moment.
 			continue
 		}
 		require.ErrorIs(n.t, err, errFault, "nothing fails but what was made to")

@@ -59,7 +59,7 @@ func TestAContainerGetsABlockVolumeAsADevice(t *testing.T) {
 	}{
 		"for writing":                     {"disk", v1.ReadWriteOnce, "rwm"},
 		"a pod that reads":                {"disk:ro", v1.ReadOnlyMany, "rm"},
-		"a volume that nobody may change": {"disk", v1.ReadOnlyMany, "rm"},
+		"a volume that no pod may change": {"disk", v1.ReadOnlyMany, "rm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newBlockNode(t)

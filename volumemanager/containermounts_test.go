@@ -60,7 +60,7 @@ func TestEveryKindOfContainerGetsItsMountsInOrder(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, []string{target}, got.targets())
 		}
-		_, err = m.ContainerMounts(t.Context(), pod, "nobody")
+		_, err = m.ContainerMounts(t.Context(), pod, "unknown")
 		require.ErrorIs(t, err, ErrUnknownContainer)
 		require.ErrorIs(t, err, volume.ErrInvalid)
 		w.remove(pod)
@@ -207,10 +207,10 @@ func TestAMalformedReleaseIsRefused(t *testing.T) {
 		require.ErrorIs(t, m.ReleaseContainer(t.Context(), "uid", bad), volume.ErrInvalid)
 	}
 	require.ErrorIs(t, m.ReleaseContainer(t.Context(), "", "main"), volume.ErrInvalid)
-	require.NoError(t, m.ReleaseContainer(t.Context(), "nobody", "main"), "there is nothing")
+	require.NoError(t, m.ReleaseContainer(t.Context(), "unknown", "main"), "the pod has no sub-paths")
 }
 
-// holdSubpaths lets nobody else work on the sub-paths of a volume until release is called.
+// holdSubpaths locks the sub-paths of a volume until release is called.
 func holdSubpaths(t *testing.T, m *Manager, uid types.UID, inner string) (release func()) {
 	t.Helper()
 	held, released := make(chan struct{}), make(chan struct{})

@@ -222,7 +222,7 @@ func TestContainersOfAPodAreReleasedOneByOne(t *testing.T) {
 	n.remove()
 }
 
-// TestSubpathsGoBeforeTheirVolume: nobody has released them, and the manager that made them was killed.
+// TestSubpathsGoBeforeTheirVolume: they were not released, and the manager that made them was killed.
 func TestSubpathsGoBeforeTheirVolume(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		n := newContainerNode(t, v1.VolumeMount{MountPath: "/a", SubPath: "a"}, v1.VolumeMount{MountPath: "/f", SubPath: "b/f"})
@@ -251,7 +251,7 @@ func TestAWaitThatBeginsBeforeTheRecordsAreReadDoesNotTakeThemForNothing(t *test
 	n.stop = nil
 	n.restart()
 	n.manager.PodsComplete()
-	require.NoError(t, n.manager.WaitForUnmount(t.Context(), podOf("nobody")), "they were read")
+	require.NoError(t, n.manager.WaitForUnmount(t.Context(), podOf("unknown")), "the records were read")
 	n.isGone()
 }
 
@@ -338,8 +338,8 @@ func TestASubpathThatLeadsOutOfItsVolumeIsRefused(t *testing.T) {
 	n.remove()
 }
 
-// TestNobodySwapsALinkIntoASubpath: a workload exchanges a directory and a link to the host, as fast as it can.
-func TestNobodySwapsALinkIntoASubpath(t *testing.T) {
+// TestNoWorkloadSwapsALinkIntoASubpath: a workload replaces a directory by a link to the host and back, as fast as it can.
+func TestNoWorkloadSwapsALinkIntoASubpath(t *testing.T) {
 	n := newContainerNode(t, v1.VolumeMount{MountPath: "/a", SubPath: "dir/part"})
 	outside := filepath.Join(n.root, "outside")
 	require.NoError(t, os.MkdirAll(filepath.Join(outside, "part"), 0o755))

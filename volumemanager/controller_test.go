@@ -59,7 +59,7 @@ func (c *controller) inUse() []string {
 	return claims
 }
 
-// changeNode changes the status of the node, if it is there, however often somebody else does so at the same time.
+// changeNode changes the status of the node if the node exists. It retries while other writers change the node.
 func (c *controller) changeNode(change func(*v1.NodeStatus)) {
 	c.t.Helper()
 	for {

@@ -160,7 +160,7 @@ func TestRealMountsSurviveTheManagerAndAreTakenAwayByTheNext(t *testing.T) {
 	}
 }
 
-func TestDirectoriesOfAPodThatIsGoneGoUnlessSomebodyElseUsesThem(t *testing.T) {
+func TestDirectoriesOfAPodThatIsGoneGoUnlessTheyAreInUse(t *testing.T) {
 	n := newRealNode(t)
 	m, stop := n.start(t)
 	defer stop()

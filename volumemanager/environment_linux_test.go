@@ -33,7 +33,7 @@ func TestTheOrchestratorTellsTheVariablesOfASubPathExpr(t *testing.T) {
 	c.EnvFrom = []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{}}}
 	c.Env = []v1.EnvVar{{Name: "SITE", Value: "a"}}
 	require.NoError(t, n.manager.UpdatePod(t.Context(), n.pod))
-	require.ErrorIs(t, n.refused(), volume.ErrUnsupported, "nobody tells")
+	require.ErrorIs(t, n.refused(), volume.ErrUnsupported, "Options.Environment is not set")
 
 	n.options.Environment = e
 	n.restart()

@@ -34,7 +34,7 @@ func TestNothingIsMountedBeforeItIsInUseAndAttached(t *testing.T) {
 		require.NoError(t, m.AddPod(t.Context(), pod))
 		synctest.Wait()
 		assert.Equal(t, []string{"data"}, c.inUse(), "what needs no attaching is not listed")
-		assert.Equal(t, []string{"SetUp uid-web"}, w.changes(), "the pod's own volume waits for nobody")
+		assert.Equal(t, []string{"SetUp uid-web"}, w.changes(), "the pod's own volume does not wait")
 		status := m.PodStatus(pod.UID)[0]
 		assert.Equal(t, PhaseWaiting, status.Phase)
 		require.ErrorIs(t, status.Err, operationexecutor.ErrNotReportedAttached)
@@ -107,7 +107,7 @@ func TestAVolumeThatIsLetGoWhileItIsReportedLeavesTheList(t *testing.T) {
 		w.remove(pod)
 		close(goOn)
 		synctest.Wait()
-		assert.Empty(t, c.inUse(), "the controller would wait for ever for what nobody uses")
+		assert.Empty(t, c.inUse(), "otherwise the controller waits for ever for a volume that no pod uses")
 	})
 }
 
@@ -205,7 +205,7 @@ func TestWhatMayBeUnstagedStaysInUse(t *testing.T) {
 	})
 }
 
-// TestAVolumeThatIsWithdrawnWhileItIsUsedIsShownAndLeftAlone, and nobody else gets it.
+// TestAVolumeThatIsWithdrawnWhileItIsUsedIsShownAndLeftAlone: no other pod gets it.
 func TestAVolumeThatIsWithdrawnWhileItIsUsedIsShownAndLeftAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		recorder := &fake.Recorder{}
@@ -471,8 +471,8 @@ func TestWhatTheNodeHasAttachedItDetaches(t *testing.T) {
 	})
 }
 
-// TestAListThatSomebodyElseHasEmptiedIsWrittenAgain, and cannot pass for this node's meanwhile.
-func TestAListThatSomebodyElseHasEmptiedIsWrittenAgain(t *testing.T) {
+// TestAListThatAnotherProgramHasEmptiedIsWrittenAgain: meanwhile the empty list does not count as the list of this node.
+func TestAListThatAnotherProgramHasEmptiedIsWrittenAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		c := newController(w)
@@ -551,7 +551,7 @@ func TestASignatureThatFailedIsWrittenAgain(t *testing.T) {
 	})
 }
 
-// TestAManagerStartsOnAListThatWasEmptied: its own, when it was killed before it signed it, and somebody else's.
+// TestAManagerStartsOnAListThatWasEmptied: that of its own node when it was killed before it signed the list, and that of another program.
 func TestAManagerStartsOnAListThatWasEmptied(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
@@ -604,7 +604,7 @@ func TestOptionsOfTheExchangeAreChecked(t *testing.T) {
 	w.prepare()
 	for name, o := range map[string]Options{
 		"no store":           {AttachedBy: AttachedByController},
-		"nobody to report":   {VolumesInUse: &reporter{}},
+		"no controller":      {VolumesInUse: &reporter{}},
 		"no such AttachedBy": {AttachedBy: 7, Store: w.store},
 	} {
 		_, err := New(w.plugins, o)
@@ -612,10 +612,10 @@ func TestOptionsOfTheExchangeAreChecked(t *testing.T) {
 	}
 }
 
-// TestWithTheResyncOffEverythingConverges is TestChurnEndsWithWhatIsWanted with all that comes from elsewhere: a controller
-// that attaches and detaches at once, withdraws what it should not, moves volumes to a node's object that is made anew;
-// somebody who overwrites what the node has reported; volumes that grow; a store that cannot be written; a plugin that goes
-// and comes back. It proves that nothing is mounted of what the controller detaches.
+// TestWithTheResyncOffEverythingConverges is TestChurnEndsWithWhatIsWanted with changes from outside: a controller attaches and
+// detaches at once, withdraws volumes in use, and moves volumes while the node's object is made again; another program
+// overwrites the node's report; volumes expand; writes of the store fail; a plugin is removed and added again. It proves that
+// no volume is mounted that the controller detaches.
 func TestWithTheResyncOffEverythingConverges(t *testing.T) {
 	seeds := uint64(10)
 	if testing.Short() {

@@ -35,15 +35,15 @@ func TestFiguresGoWithTheirPod(t *testing.T) {
 		w.remove(pod)
 		assert.Zero(t, w.rowsOfFigures())
 		w.add(pod)
-		assert.Zero(t, m.PodStats(pod.UID, math.MaxInt64)[0].Time, "nobody has measured it")
+		assert.Zero(t, m.PodStats(pod.UID, math.MaxInt64)[0].Time, "it was not measured yet")
 		w.remove(pod)
 		assert.Zero(t, w.rowsOfFigures(), "what was queued is not kept either")
 		w.isClean()
 	})
 }
 
-// TestAMeasurementThatOutlivesItsPodIsNobodys: its figures are not those of the next pod, and none is made beside it.
-func TestAMeasurementThatOutlivesItsPodIsNobodys(t *testing.T) {
+// TestAMeasurementThatOutlivesItsPodIsDropped: its result is not that of the next pod, and no second measurement runs at the same time.
+func TestAMeasurementThatOutlivesItsPodIsDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		w.claim("data")

@@ -129,7 +129,7 @@ func hungOf(s VolumeStatus) Condition {
 	return s.Conditions[slices.IndexFunc(s.Conditions, func(c Condition) bool { return c.Reason == ReasonHung })]
 }
 
-func TestHungTeardownHoldsUpNobodyElseAndIsShown(t *testing.T) {
+func TestHungTeardownDelaysNoOtherVolumeAndIsShown(t *testing.T) {
 	t.Parallel() // each waits for the grace of the executor
 	n, f, pod := newHungNode(t)
 	m, stop := n.start(t)
@@ -149,7 +149,7 @@ func TestHungTeardownHoldsUpNobodyElseAndIsShown(t *testing.T) {
 	m.Stats(0)
 	n.remove(other)
 	found, err := n.mounter.Lookup(t.Context(), path)
-	require.NoError(t, err, "it is neither aborted nor detached: nobody has asked for that")
+	require.NoError(t, err, "it is neither aborted nor detached: Options.HungUnmount is not set")
 	assert.Equal(t, path, found.Path)
 
 	f.Heal()
@@ -323,7 +323,7 @@ func TestEveryTeardownThatIsLeftBehindIsTakenOff(t *testing.T) {
 	<-n.m.executor.Returned()
 }
 
-// TestATeardownThatHangsWhileNothingIsMountedAnyMore counts as done for the pod, and nobody is told that a mount was taken off.
+// TestATeardownThatHangsWhileNothingIsMountedAnyMore counts as done for the pod, and no event says that a mount was unmounted.
 func TestATeardownThatHangsWhileNothingIsMountedAnyMore(t *testing.T) {
 	done := make(chan struct{})
 	n := newLeavingNode(t, func(path string) error {

@@ -232,8 +232,8 @@ func runs() (n uint64) {
 	return n
 }
 
-// TestAnIdleNodeDoesNothing between two resyncs, for as long as a day: nobody plans, nobody looks at a mount or reads the mount
-// table, nothing is allocated, and no goroutine wakes up. The node has 10,000 volumes; a tenth with the race detector.
+// TestAnIdleNodeDoesNothing: between two resyncs, also for a whole day, no volume is planned, no mount is looked up, the mount
+// table is not read, nothing is allocated, and no goroutine wakes up. The node has 10,000 volumes; with the race detector, 1,000.
 func TestAnIdleNodeDoesNothing(t *testing.T) {
 	const wakeUps = uint64(200)
 	pods := 1000
@@ -316,7 +316,7 @@ func TestNewsOfAMountIsLookedAtThereAlone(t *testing.T) {
 		assert.Equal(t, PhaseMounted, n.m.PodStatus(n.pods[7].UID)[0].Phase, "and it was set up again")
 		_, err := n.kernel.Lookup(t.Context(), path)
 		require.NoError(t, err)
-		assert.Equal(t, []string{"*"}, n.tell(mount.TableChange{Options: true}), "somebody has remounted something: one look at the table for all")
+		assert.Equal(t, []string{"*"}, n.tell(mount.TableChange{Options: true}), "a mount was remounted: the table is read once for all mounts")
 	})
 }
 

@@ -177,8 +177,8 @@ func (n realNode) mounted(t *testing.T) []string {
 	return paths
 }
 
-// TestNodeWithAStrangeName is row 59 of the fault matrix: the names of pods and volumes are checked, and that of the root is
-// whatever somebody has chosen. It goes through the mount table and through the records and comes back the same.
+// TestNodeWithAStrangeName is row 59 of the fault matrix: the names of pods and volumes are checked, but a program may choose
+// any name for the root. The root's name is the same after the mount table and the records were written and read.
 func TestNodeWithAStrangeName(t *testing.T) {
 	mounttest.RequireMounts(t)
 	for _, name := range []string{"a b", "a\nb", `a\040b`, "a (deleted)", "-rf", "#x,y=z", "é\u202e", string(make255())} {

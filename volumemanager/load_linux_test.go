@@ -239,7 +239,7 @@ func (l *load) settle(t *testing.T) {
 	assert.Len(t, l.manager.Status().Volumes, l.volumes())
 }
 
-// awaitQuiet waits until what nobody waits for has been done, too: that a volume is forgotten.
+// awaitQuiet waits until the manager has also forgotten the volumes, for which no call waits.
 func (l *load) awaitQuiet(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {

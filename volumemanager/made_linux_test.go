@@ -16,7 +16,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// overtakenPlugin is a tmpfsPlugin during whose set-up somebody does something at its path.
+// overtakenPlugin is a tmpfsPlugin. During its set-up another program changes its path.
 type overtakenPlugin struct {
 	tmpfsPlugin
 	before, after func(path string)
@@ -54,7 +54,8 @@ func mountForeign(t *testing.T, path string) {
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 }
 
-// foreignIsLeftAlone removes the pod, sees that this is refused while somebody's mount is at the path, and takes that away.
+// foreignIsLeftAlone removes the pod, checks that the teardown is refused while a foreign mount is at the path, and unmounts
+// that mount.
 func (n *watchedNode) foreignIsLeftAlone(pod *v1.Pod, path string) {
 	n.t.Helper()
 	s := n.until(pod, has(ReasonMountedOver))

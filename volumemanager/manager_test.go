@@ -35,7 +35,7 @@ func (w *world) records() map[string]string {
 	return found
 }
 
-// recordsIn returns the records of a directory, by key, whoever has it open.
+// recordsIn returns the records of a directory by key, also while a manager has it open.
 func recordsIn(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	records, err := record.Peek(dir)
@@ -324,7 +324,7 @@ func TestPodThatComesBackWhileItsVolumeIsTornDownGetsItAgain(t *testing.T) {
 	})
 }
 
-func TestHungVolumeHoldsUpNobodyElse(t *testing.T) {
+func TestHungVolumeDelaysNoOtherVolume(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		w.claim("dead")
@@ -529,7 +529,7 @@ func TestWaitsOfUnknownPods(t *testing.T) {
 		require.ErrorIs(t, m.WaitForAttachAndMount(t.Context(), podOf("web", "-scratch")), volume.ErrInvalid)
 		require.ErrorIs(t, m.WaitForAttachAndMount(t.Context(), nil), volume.ErrInvalid)
 		require.NoError(t, m.WaitForUnmount(t.Context(), podOf("web", "-scratch")))
-		require.NoError(t, m.RemovePod("uid-nobody"))
+		require.NoError(t, m.RemovePod("uid-unknown"))
 		require.ErrorIs(t, m.RemovePod("a/b"), volume.ErrInvalid)
 	})
 }
@@ -618,9 +618,9 @@ func TestOptionsAreChecked(t *testing.T) {
 	require.ErrorIs(t, err, volume.ErrInvalid)
 }
 
-// TestManyHungVolumesHoldUpNobodyElse: hung volumes delay no other volume, neither while their calls wait for a dead
+// TestManyHungVolumesDelayNoOtherVolume: hung volumes delay no other volume, neither while their calls wait for a dead
 // server nor after the calls were abandoned.
-func TestManyHungVolumesHoldUpNobodyElse(t *testing.T) {
+func TestManyHungVolumesDelayNoOtherVolume(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		m := w.start()

@@ -175,7 +175,7 @@ func TestDeviceThatFailsBeforeItsMountIsTriedAgain(t *testing.T) {
 	n.remove(n.pod)
 }
 
-func TestSuspendedDeviceHoldsUpNobodyElse(t *testing.T) {
+func TestSuspendedDeviceDelaysNoOtherVolume(t *testing.T) {
 	n, m := newMappedNode(t)
 	n.options.PluginTimeouts = map[string]operationexecutor.Timeouts{"example.com/bind": {Unmount: 100 * time.Millisecond}}
 	n.run()

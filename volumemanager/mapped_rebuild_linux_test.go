@@ -127,7 +127,7 @@ func TestALocalBlockVolumeIsRebuiltWhenRecordsAreLost(t *testing.T) {
 	n.isGone(pod)
 }
 
-// TestWhatCannotBeRebuiltIsNotGone: nobody is told that a pod's volume is gone while its bind, lock and link are there.
+// TestWhatCannotBeRebuiltIsNotGone: no wait reports that a pod's volume is gone while its bind, lock and link are there.
 func TestWhatCannotBeRebuiltIsNotGone(t *testing.T) {
 	for _, policy := range []OrphanPolicy{OrphansAreReported, OrphansAreRemoved} {
 		n := newLocalBlockNode(t)
@@ -165,7 +165,7 @@ func TestWhatCannotBeRebuiltIsNotGone(t *testing.T) {
 	}
 }
 
-// isAwaited reports whether somebody waits for a change of the pod.
+// isAwaited reports whether a caller waits for a change of the pod.
 func isAwaited(m *Manager, pod *v1.Pod) bool {
 	return m.changes.IsAwaited(volume.GetUniquePodName(pod))
 }

@@ -37,7 +37,7 @@ func TestLoopDevicesOnNoRecordAreReportedAndDetachedByOptionOnly(t *testing.T) {
 		long := strings.Repeat("x", 64)
 		provisioned := attachNew(t, loops, dir+"/"+long+".img", "example.com/tmpfs/"+long)
 		other := attachNew(t, loops, dir+"/"+long+"2.img", "example.com/tmpfs/"+long+"1")
-		strange := attachNew(t, loops, dir+"/strange.img", "somebody/else")
+		strange := attachNew(t, loops, dir+"/strange.img", "another/program")
 		elsewhere := attachNew(t, loops, dir+"/../other/image", "example.com/tmpfs/elsewhere")
 		attachNew(t, loops, filepath.Join(n.root, "outside/image"), "example.com/tmpfs/outside")
 		held := attachNew(t, loops, dir+"/held.img", "example.com/tmpfs/held")

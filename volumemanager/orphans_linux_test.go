@@ -57,7 +57,7 @@ func idAt(t *testing.T, path string) mount.Identity {
 	return found.Identity()
 }
 
-// mountTmpfs mounts what is nobody's, until the end of the test.
+// mountTmpfs mounts a tmpfs that belongs to no volume, until the end of the test.
 func mountTmpfs(t *testing.T, path string) {
 	t.Helper()
 	mounter := mount.New(mount.Options{})

@@ -45,8 +45,8 @@ func TestRecordedMountsAreNoOrphans(t *testing.T) {
 	assert.Empty(t, m.Status().Orphans)
 }
 
-// TestEmptyDirectoriesOfPodsAreToldOrRemoved: those that a manager has left which was killed. What anybody else keeps in the
-// directory of a pod is not the manager's.
+// TestEmptyDirectoriesOfPodsAreToldOrRemoved: a manager was killed before it removed them. Foreign files in the directory of a
+// pod stay.
 func TestEmptyDirectoriesOfPodsAreToldOrRemoved(t *testing.T) {
 	for _, policy := range []OrphanPolicy{OrphansAreReported, OrphansAreRemoved} {
 		n := knownNode(t, true)

@@ -73,7 +73,7 @@ func TestMountOverAParentOfADirectoryIsReportedAndItsContentStays(t *testing.T) 
 	}
 }
 
-func TestDirectoryThatSomebodyRemovedIsNoReasonToRefuse(t *testing.T) {
+func TestARemovedDirectoryIsNoReasonToRefuse(t *testing.T) {
 	n := newDirectoryNode(t)
 	n.run()
 	pod := diskPod("web")

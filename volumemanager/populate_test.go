@@ -107,7 +107,7 @@ func TestAClaimThatWasMadeAnewIsAnotherOne(t *testing.T) {
 	})
 }
 
-// TestAnEphemeralClaimIsThatOfItsPod goes from the claim that is missing, over one of somebody else, to the pod's own.
+// TestAnEphemeralClaimIsThatOfItsPod: the claim is missing first, then it belongs to another owner, then to the pod.
 func TestAnEphemeralClaimIsThatOfItsPod(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})

@@ -82,7 +82,7 @@ func TestPluginsComeAndGoWhileTheManagerRuns(t *testing.T) {
 		began = time.Now()
 		p.events <- volume.ProbeEvent{Plugin: w.plugin}
 		require.NoError(t, m.WaitForNodeEmpty(t.Context()))
-		assert.Zero(t, time.Since(began), "nobody waits for the end of a back-off")
+		assert.Zero(t, time.Since(began), "no wait lasts until the end of a back-off")
 		w.isClean()
 	})
 }

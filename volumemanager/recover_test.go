@@ -350,7 +350,7 @@ func TestAfterAnotherBootAttachmentsAreUndoneAndDirectoriesRemoved(t *testing.T)
 			w.start()
 			w.add(pod)
 			require.NoError(t, w.stop())
-			// The reboot: no mount is left, the records say another boot, and a device of that name is somebody else's.
+			// The reboot: no mount is left, the records say another boot, and the device of that name belongs to another volume.
 			w.mounter = fake.NewMounter(fake.MounterOptions{})
 			for _, dir := range []string{w.options.RuntimeDir, w.options.StateDir} {
 				rewriteRecord(t, dir, func(r map[string]any) { r["bootID"] = "another" })

@@ -18,8 +18,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// A plugin that quotes what it was given, in an error or a panic, tells nobody.
-func TestWhatAPluginQuotesOfItsOptionsIsToldToNobody(t *testing.T) {
+// TestWhatAPluginQuotesOfItsOptionsIsNotShown: a plugin quotes its options in an error or a panic.
+func TestWhatAPluginQuotesOfItsOptionsIsNotShown(t *testing.T) {
 	const secret = "hush-7f3a"
 	quoted := fmt.Errorf("login as %q with sas=%s: %w", "user", secret, os.ErrPermission)
 	for _, method := range []fake.Method{fake.MethodAttach, fake.MethodWaitForAttach, fake.MethodMountDevice, fake.MethodSetUp} {

@@ -57,7 +57,7 @@ func TestPodsOfOneLabelShareAVolumeAndOthersWait(t *testing.T) {
 		assert.Equal(t, PhaseMounted, status[1].Phase, "the other volume is ready")
 		planned := m.Status().Planned
 		pass(24 * time.Hour)
-		assert.Equal(t, planned, m.Status().Planned, "nobody asks again and again")
+		assert.Equal(t, planned, m.Status().Planned, "no volume is planned again and again")
 
 		began := time.Now()
 		w.remove(first)

@@ -72,7 +72,7 @@ func diskFails(c *sim.Config) {
 	c.Faults.Crashes, c.Faults.Reboots = false, false
 }
 
-// adoptsNothing makes the manager undo what nobody is known to use before all pods have been added.
+// adoptsNothing makes the manager tear down volumes without a known pod before all pods have been added.
 func adoptsNothing(m *Manager) {
 	go func() {
 		select {
@@ -230,7 +230,7 @@ var simulatedBugs = map[string]struct {
 	"not all pods had been added":                    {simulatedBug{completesEarly: true}, []string{"S5"}},
 	"a pod is ready while its volume is torn down":   {simulatedBug{readyTooSoon: true}, []string{"S5", "S12", "S13"}},
 	"plugins are believed":                           {simulatedBug{trusts: true}, []string{"S2", "S4", "S12"}},
-	"nobody hears that a key is free":                {simulatedBug{change: whenKeysAreFree(hearsNothing)}, []string{"L1", "L2", "L3"}},
+	"no worker learns that a key is free":            {simulatedBug{change: whenKeysAreFree(hearsNothing)}, []string{"L1", "L2", "L3"}},
 	"what could not be written is not written later": {simulatedBug{dir: func(d journal.Dir) journal.Dir { return deafDir{d} }, world: diskFails}, []string{"L2"}},
 	"what was found is not adopted":                  {simulatedBug{change: adoptsNothing}, []string{"S5"}},
 	"what is in use is not reported":                 {simulatedBug{change: withReporter(func(_ *Manager, r VolumesInUseReporter) VolumesInUseReporter { return reportsNothing{r} }), world: ofController}, []string{"S3"}},

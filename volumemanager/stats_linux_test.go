@@ -21,7 +21,7 @@ func TestStatsOfHungStorageAreTheLastOnesWithTheirAge(t *testing.T) {
 	n.add(pod)
 	other := emptyDirPod("other")
 	n.add(other)
-	assert.Zero(t, f.Count(mounttest.FUSEStatfs), "nothing is measured unless somebody asks")
+	assert.Zero(t, f.Count(mounttest.FUSEStatfs), "nothing is measured before the first read of stats")
 	require.Len(t, n.m.Stats(time.Hour), 2)
 
 	stats, err := n.m.WaitForStats(t.Context(), time.Hour)
@@ -47,7 +47,7 @@ func TestStatsOfHungStorageAreTheLastOnesWithTheirAge(t *testing.T) {
 	assert.Positive(t, hung.Age())
 	_, err = n.m.WaitForStats(t.Context(), 0)
 	require.NoError(t, err, "what hangs is not waited for")
-	assert.Equal(t, 1, hungCalls(f), "one call hangs, however often somebody asks")
+	assert.Equal(t, 1, hungCalls(f), "one call hangs, however often stats are read")
 
 	f.Heal()
 	healed, err := n.m.WaitForStats(t.Context(), 0)

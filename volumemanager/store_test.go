@@ -110,7 +110,7 @@ func TestClaimsThatAreNotThePodsOwnAreNotUsed(t *testing.T) {
 		want string
 	}{
 		"other claim's volume": {pv: func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef.UID = "another" }, want: "another"},
-		"nobody's volume":      {pv: func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }, want: "claimRef"},
+		"an unbound volume":    {pv: func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }, want: "claimRef"},
 		"not bound":            {pvc: func(pvc *v1.PersistentVolumeClaim) { pvc.Status.Phase = v1.ClaimLost }, want: "not bound"},
 		"being deleted": {pvc: func(pvc *v1.PersistentVolumeClaim) {
 			pvc.DeletionTimestamp, pvc.Finalizers = &now, []string{"example.com/other"}
@@ -236,7 +236,7 @@ func TestTheVolumeModeMustBeWhatContainersUse(t *testing.T) {
 func TestEphemeralClaimMustBelongToItsPod(t *testing.T) {
 	pod := podOf("web", "-scratch")
 	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}
-	for _, owner := range []types.UID{pod.UID, "somebody"} {
+	for _, owner := range []types.UID{pod.UID, "another"} {
 		claims := storeOf(nil, nil)
 		key := store.Key{Kind: store.PersistentVolumeClaims, Namespace: "default", Name: "data"}
 		pvc, _ := claims[key].(*v1.PersistentVolumeClaim)
@@ -342,7 +342,7 @@ func TestNothingIsSwappedUnderAPodThatRuns(t *testing.T) {
 		require.ErrorIs(t, status[0].Err, ErrClaimNotReady)
 
 		pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "other"
-		pv.Spec.ClaimRef.UID = "nobody"
+		pv.Spec.ClaimRef.UID = "another"
 		mounts := w.mounts()
 		require.NoError(t, m.UpdatePod(t.Context(), pod))
 		synctest.Wait()
@@ -377,7 +377,7 @@ func (h *hookedStore) Get(ctx context.Context, key store.Key) (runtime.Object, e
 	return h.Store.Get(ctx, key)
 }
 
-// TestAPodThatIsRemovedWhileItIsUpdatedStaysAway: nobody would ever remove it again.
+// TestAPodThatIsRemovedWhileItIsUpdatedStaysAway: the program would not remove it a second time.
 func TestAPodThatIsRemovedWhileItIsUpdatedStaysAway(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
@@ -391,12 +391,12 @@ func TestAPodThatIsRemovedWhileItIsUpdatedStaysAway(t *testing.T) {
 		hooked.reading = func() { assert.NoError(t, m.RemovePod(pod.UID)) }
 		require.ErrorIs(t, m.UpdatePod(t.Context(), pod), volume.ErrInvalid)
 		w.isClean()
-		assert.Empty(t, m.populator.Waiting(), "nobody waits for its claims")
+		assert.Empty(t, m.populator.Waiting(), "no pod waits for its claims")
 	})
 }
 
-// TestNobodyWaitsForTheClaimsOfAPodThatWasRemovedWhileTheyWereRead: each of their changes would look at it.
-func TestNobodyWaitsForTheClaimsOfAPodThatWasRemovedWhileTheyWereRead(t *testing.T) {
+// TestNoPodWaitsForClaimsAfterItWasRemovedWhileTheyWereRead: otherwise each change of a claim resolves the removed pod.
+func TestNoPodWaitsForClaimsAfterItWasRemovedWhileTheyWereRead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		hooked := &hookedStore{Store: w.store}

@@ -161,8 +161,8 @@ func TestASubscriptionBeginsWithWhatIsThereAndTellsOfFailures(t *testing.T) {
 	})
 }
 
-// TestAReceiverThatTakesItsTimeHoldsUpNobodyAndMissesNoLastState also proves that what changes often is told once.
-func TestAReceiverThatTakesItsTimeHoldsUpNobodyAndMissesNoLastState(t *testing.T) {
+// TestASlowReceiverDelaysNoOtherAndMissesNoLastState also proves that several changes of one volume are sent once.
+func TestASlowReceiverDelaysNoOtherAndMissesNoLastState(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{})
 		w.claim("data")
@@ -197,7 +197,7 @@ func TestAReceiverThatTakesItsTimeHoldsUpNobodyAndMissesNoLastState(t *testing.T
 		assert.Equal(t, m.PodStatus("uid-comes-and-goes"), last["uid-comes-and-goes"].Volumes)
 		cancel()
 		<-ended
-		assert.Zero(t, m.changes.Followers(), "nobody is told any more")
+		assert.Zero(t, m.changes.Followers(), "no subscriber is left")
 	})
 }
 
@@ -315,7 +315,7 @@ func TestAWaitSaysSinceWhenAnOperationRuns(t *testing.T) {
 	})
 }
 
-func TestAWaitSaysThatNobodyHasCalledRun(t *testing.T) {
+func TestAWaitSaysThatRunWasNotCalled(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newWorld(t, withRecords(t)).prepare()
 		pod := podOf("web", "-scratch")

@@ -136,7 +136,7 @@ func TestEveryViewOfAStuckPodHasTheSameCause(t *testing.T) {
 	for name, s := range map[string]stuck{
 		"the claim is missing": {
 			make: func(t *testing.T, n *stuckNode) *v1.Pod { t.Helper(); return n.claimed(t) },
-			// Nobody can tell an object that is not there, and the pod's wait says it.
+			// No event can be recorded on a missing object. The error of the pod's wait says it.
 			cause: `create claim "shop/data"`,
 		},
 		"the claim has no class": {

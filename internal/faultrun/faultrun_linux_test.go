@@ -125,7 +125,7 @@ func writeEverywhere(names []string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := null.WriteString("to nobody"); err != nil {
+	if _, err := null.WriteString("text"); err != nil {
 		return err
 	}
 	return os.WriteFile(names[0], []byte("to a file"), 0o600)
@@ -329,7 +329,7 @@ func TestFilesAreAllCallsAboutFiles(t *testing.T) {
 	assert.Equal(t, "to a pipe\n", out.String())
 }
 
-// What a program has mounted outlives it, for the next one, and is seen by nobody else.
+// A program's mounts outlive it for the next program in the namespace, and no other process sees them.
 func TestMountsOutliveTheProgramInItsNamespace(t *testing.T) {
 	mounttest.RequireMounts(t)
 	dir := t.TempDir()

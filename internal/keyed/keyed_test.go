@@ -193,7 +193,7 @@ func TestForget(t *testing.T) {
 	assert.Equal(t, 1, table.Len(), "only w is left")
 }
 
-func TestFailuresThatNobodyComesBackForGo(t *testing.T) {
+func TestFailuresOfOperationsThatAreNotRetriedGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable()
 		for i := range 10000 {

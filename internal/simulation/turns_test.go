@@ -47,7 +47,7 @@ func TestTurnsAreTakenInTheOrderOfTheSeed(t *testing.T) {
 	assert.Greater(t, len(orders), 10)
 }
 
-func TestTimePassesWhileNobodyWaitsForATurn(t *testing.T) {
+func TestTimePassesWhileNoGoroutineWaitsForATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trace := &simulation.Trace{Keep: true}
 		turns, done := simulation.NewTurns(rand.New(rand.NewPCG(0, 0)), trace), make(chan struct{})

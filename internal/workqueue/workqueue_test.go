@@ -125,7 +125,7 @@ func (e *ending) Err() error {
 	return nil
 }
 
-// TestAGetThatEndsWhenItIsWokenWakesAnother: a key that waits is never left to nobody.
+// TestAGetThatEndsWhenItIsWokenWakesAnother: a key in the queue always wakes a caller that waits.
 func TestAGetThatEndsWhenItIsWokenWakesAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New[string]()

@@ -30,7 +30,7 @@ func TestLocksExcludeOneAnotherByKey(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	assert.Empty(t, all.keys, "a key costs nothing while nobody has its lock")
+	assert.Empty(t, all.keys, "a key needs no memory while its lock is free")
 }
 
 func TestAWaitForALockCanBeGivenUp(t *testing.T) {

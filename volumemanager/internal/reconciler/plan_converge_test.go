@@ -36,7 +36,7 @@ func randomView(r *rand.Rand) volumeView {
 	return v
 }
 
-// TestEveryPlanKeepsTheRules tries what nobody thought of as a case.
+// TestEveryPlanKeepsTheRules tries combinations that have no test case.
 func TestEveryPlanKeepsTheRules(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range planned {
@@ -71,7 +71,7 @@ func (v volumeView) breaks(a action) error {
 	case a.verb >= verbMount && a.verb <= verbExpand && v.attachable && v.attached != cache.Attached:
 		return fmt.Errorf("it is not attached")
 	case a.verb >= verbUnmountDevice && (v.isSetUp() || v.isWanted() || v.adopted):
-		return fmt.Errorf("%s while somebody may use it", a.verb)
+		return fmt.Errorf("%s while a pod may use it", a.verb)
 	case a.verb >= verbDetach && v.device != operationexecutor.DeviceNotMounted:
 		return fmt.Errorf("%s while it may be staged", a.verb)
 	case a.verb == verbForget && v.attachable && v.attached != cache.NotAttached && !v.byController:

@@ -131,7 +131,7 @@ func TestAVolumeThatIsForgottenAndWantedIsPlannedAgain(t *testing.T) {
 	assert.True(t, takeMarks(r, name))
 	desired.DeletePod(volume.GetUniquePodName(pod))
 	r.forget(name)
-	assert.False(t, takeMarks(r, name), "nobody wants it")
+	assert.False(t, takeMarks(r, name), "no pod wants it")
 }
 
 // TestAFailureIsToldOnceItCanBeRead: a follower that has read the state after the plan reads it again.
