@@ -26,7 +26,7 @@ type Operation struct {
 type operation struct {
 	Operation
 	volume v1.UniqueVolumeName
-	place  place                           // for the operation of a pod
+	path   volumePath                      // for the operation of a pod
 	kind   operationexecutor.OperationKind // for a block volume, the kind of a filesystem's operation
 	// awaited says that a worker waits for the end of the operation and plans the volume then. ended says that its key is
 	// free.
@@ -97,23 +97,24 @@ func FilesystemKind(kind operationexecutor.OperationKind) operationexecutor.Oper
 }
 
 // enter enters the operation of an action. It returns nil if the action is out of date, because its pod was added or removed
-// since the plan, or if another volume has its path; the change then marks the volume again. enter enters the operation first and checks the pods after that. A
-// caller that changes a pod and then reads the operations therefore sees the operation, or enter sees the change.
+// since the plan, or if another volume has its path; the change then marks the volume again. enter enters the operation first
+// and checks the pods after that. A caller that changes a pod and then reads the operations therefore sees the operation, or
+// enter sees the change.
 func (r *Reconciler) enter(v *view, a action) *operation {
 	op := &operation{
 		Operation: Operation{Whole: v.needsAll(a), pod: a.pod},
-		volume:    v.name, place: v.placeOf(a), kind: kindOf[a.verb], awaited: true,
+		volume:    v.name, path: v.pathOf(a), kind: kindOf[a.verb], awaited: true,
 	}
-	if by := r.occupy(op); by != "" {
-		r.failOccupied(op, by)
+	if by := r.addIfPathIsFree(op); by != "" {
+		r.failUsedPath(op, by)
 		return nil
 	}
 	if !r.isDue(v, a) {
 		r.removeOperation(op)
 		return nil
 	}
-	if by := r.isOccupied(op); by != "" {
-		r.failOccupied(op, by)
+	if by := r.pathIsUsedBy(op); by != "" {
+		r.failUsedPath(op, by)
 		return nil
 	}
 	return op
@@ -190,7 +191,7 @@ func (r *Reconciler) removeOperation(op *operation) {
 		r.running = r.running.without(op)
 		r.mu.Unlock()
 	}
-	r.freePlace(op.pod)
+	r.queueWaitingForPath(op.pod)
 	r.Cleaner.Ended(op.pod)
 }
 

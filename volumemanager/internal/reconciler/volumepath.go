@@ -16,56 +16,56 @@ import (
 // pod's own volume names other storage than before. The second set-up would find the first volume's mount and take it for
 // its own, and the first teardown would then unmount it.
 
-// place stands for the path of a volume of a pod.
-type place struct{ plugin, inner string }
+// volumePath stands for the path of a volume of a pod.
+type volumePath struct{ plugin, inner string }
 
-// placeOf returns the place of an action; the zero value if the action is not for one pod.
-func (v *view) placeOf(a action) place {
+// pathOf returns the path of an action; the zero value if the action is not for one pod.
+func (v *view) pathOf(a action) volumePath {
 	switch a.verb {
 	case verbUnmount:
 		mounted := v.mounted(a.pod)
-		return place{mounted.PluginName, mounted.InnerVolumeSpecName}
+		return volumePath{mounted.PluginName, mounted.InnerVolumeSpecName}
 	case verbMount, verbRemount, verbExpand:
 		if row := v.wantedBy(a.pod); row != nil {
-			return place{row.PluginName, row.VolumeSpec.Name()}
+			return volumePath{row.PluginName, row.VolumeSpec.Name()}
 		}
 	default:
 	}
-	return place{}
+	return volumePath{}
 }
 
-// occupy adds an operation to the running ones, unless an operation on another volume at its place runs. It returns that
+// addIfPathIsFree adds an operation to the running ones, unless an operation on another volume at its path runs. It returns that
 // volume. The volume of the operation is queued again when an operation for its pod has ended.
-func (r *Reconciler) occupy(op *operation) (by v1.UniqueVolumeName) {
+func (r *Reconciler) addIfPathIsFree(op *operation) (by v1.UniqueVolumeName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, other := range r.running {
-		if op.pod != "" && other.pod == op.pod && other.place == op.place && other.volume != op.volume {
-			r.awaitPlace(op)
+		if op.path != (volumePath{}) && other.pod == op.pod && other.path == op.path && other.volume != op.volume {
+			r.awaitPath(op)
 			return other.volume
 		}
 	}
 	if op.kind == operationexecutor.OpMount {
-		r.awaitPlace(op) // Before the actual state is read: the end of a teardown is not missed.
+		r.awaitPath(op) // Before the actual state is read: the end of a teardown is not missed.
 	}
 	r.running = append(r.running, op)
 	return ""
 }
 
-// awaitPlace notes that a volume waits for its place. The caller holds mu.
-func (r *Reconciler) awaitPlace(op *operation) {
+// awaitPath notes that a volume waits for its path. The caller holds mu.
+func (r *Reconciler) awaitPath(op *operation) {
 	if waiting := r.waiting[op.pod]; !slices.Contains(waiting, op.volume) {
 		r.waiting[op.pod] = append(waiting, op.volume)
 	}
 }
 
-// isOccupied returns another volume that is, or may be, set up at the place of a running set-up. If there is one, the
-// set-up is taken out, and its volume keeps waiting for the place.
-func (r *Reconciler) isOccupied(op *operation) (by v1.UniqueVolumeName) {
+// pathIsUsedBy returns another volume that is, or may be, set up at the path of a running set-up. If there is one, the
+// set-up is taken out, and its volume keeps waiting for the path.
+func (r *Reconciler) pathIsUsedBy(op *operation) (by v1.UniqueVolumeName) {
 	if op.kind != operationexecutor.OpMount {
 		return ""
 	}
-	for _, name := range r.Actual.VolumesOfPodNamed(op.pod, op.place.plugin, op.place.inner) {
+	for _, name := range r.Actual.VolumesOfPodNamed(op.pod, op.path.plugin, op.path.inner) {
 		if name != op.volume {
 			by = name
 		}
@@ -83,14 +83,14 @@ func (r *Reconciler) isOccupied(op *operation) (by v1.UniqueVolumeName) {
 	return ""
 }
 
-// failOccupied notes that a volume waits for the one that has its place.
-func (r *Reconciler) failOccupied(op *operation, by v1.UniqueVolumeName) {
+// failUsedPath notes that a volume waits for the one that has its path.
+func (r *Reconciler) failUsedPath(op *operation, by v1.UniqueVolumeName) {
 	r.fail(podvolume.Key{Volume: op.volume, Pod: op.pod}, Failure{Err: fmt.Errorf(
 		"volume %q has the same path and is not torn down for pod %q yet: %w", by, op.pod, volume.ErrInUse)})
 }
 
-// freePlace queues the volumes that wait for a place of a pod.
-func (r *Reconciler) freePlace(pod volume.UniquePodName) {
+// queueWaitingForPath queues the volumes that wait for a path of a pod.
+func (r *Reconciler) queueWaitingForPath(pod volume.UniquePodName) {
 	r.mu.Lock()
 	waiting := r.waiting[pod]
 	delete(r.waiting, pod)
