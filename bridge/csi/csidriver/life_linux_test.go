@@ -1,6 +1,7 @@
 package csidriver
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
 	"github.com/volumekit/volumekit/store"
@@ -379,6 +381,27 @@ func TestANodeIsRegistered(t *testing.T) {
 	limits, err := driver.Plugin().GetVolumeLimits(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]int64{"attachable-volumes-csi-" + fakedriver.Name: 7}, limits)
+}
+
+// busyStore never takes a write: another one always comes first.
+type busyStore struct{ store.Store }
+
+func (busyStore) Update(context.Context, runtime.Object) (runtime.Object, error) {
+	return nil, store.ErrConflict
+}
+
+func (busyStore) Create(context.Context, runtime.Object) (runtime.Object, error) {
+	return nil, store.ErrAlreadyExists
+}
+
+// The caller gets the error of a store that never takes the registration.
+func TestARegistrationThatCannotBeWrittenIsAnError(t *testing.T) {
+	s, driver := store.NewMemory(store.MemoryOptions{}), serve(t, inZones()).driver(t, nil)
+	require.ErrorIs(t, driver.Register(t.Context(), busyStore{s}, "node-1"), store.ErrConflict, "a CSINode that is not read and exists")
+	require.NoError(t, driver.Register(t.Context(), s, "node-1"))
+	_, err := store.Create(t.Context(), s, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}})
+	require.NoError(t, err)
+	require.ErrorIs(t, driver.Register(t.Context(), busyStore{s}, "node-1"), store.ErrConflict)
 }
 
 // A plugin of a node alone takes from the CSIDriver whether volumes are attached, and does not guess.

@@ -43,7 +43,8 @@ func (n storedNodes) DriverNode(ctx context.Context, driver string, node types.N
 
 // Register writes the driver's report of this node for controllers and schedulers: its id, its limit and the keys of
 // its topology into the CSINode of that name, and its topology into the labels of the Node, if there is one. It keeps
-// the entries of other drivers. Call it when the agent starts, and after an update of the driver.
+// the entries of other drivers. Call it when the agent starts, and after an update of the driver. If other writers come
+// first each of sixteen times, the error matches [store.ErrConflict]: call it again later.
 func (d *Driver) Register(ctx context.Context, s store.Store, node types.NodeName) error {
 	session, err := d.client.session(ctx)
 	if err != nil {
@@ -71,14 +72,22 @@ func (f facts) csiNodeDriver() storagev1.CSINodeDriver {
 	return entry
 }
 
-// untilWritten repeats a write after a conflict with another writer.
-func untilWritten(ctx context.Context, write func() error) error {
-	for {
-		err := write()
-		if ctx.Err() != nil || !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrAlreadyExists) {
+// registrationWrites bounds how often an object is written because another write came first.
+const registrationWrites = 16
+
+// untilWritten repeats a write after a conflict with another writer. After sixteen conflicts the error matches
+// [store.ErrConflict].
+func untilWritten(ctx context.Context, write func() error) (err error) {
+	for range registrationWrites {
+		err = write()
+		if errors.Is(err, store.ErrAlreadyExists) {
+			err = fmt.Errorf("%w: %w", store.ErrConflict, err)
+		}
+		if ctx.Err() != nil || !errors.Is(err, store.ErrConflict) {
 			return err
 		}
 	}
+	return err
 }
 
 func writeCSINode(ctx context.Context, s store.Store, node types.NodeName, entry storagev1.CSINodeDriver) error {
