@@ -2,6 +2,7 @@ package dockerserver_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/bridge/docker/dockerserver"
+	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/plugins/emptydir"
 	"github.com/volumekit/volumekit/plugins/hostpath"
@@ -25,6 +27,21 @@ import (
 )
 
 func loops() volume.VolumePlugin { return loopblock.New(loopblock.Options{}) }
+
+// A volume whose first create has no known end may exist with its options: other options are refused until it is removed.
+func TestOtherOptionsWaitForTheEndOfACreate(t *testing.T) {
+	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: fake.NewMounter(fake.MounterOptions{})})
+	plugin.Inject(fake.MethodProvision, fake.FailAfter(volume.Uncertain(errors.New("no answer"))))
+	d := serve(t, plugin, optionsIn(t))
+	size := func(size string) args { return args{"Name": "v", "Opts": map[string]string{"size": size}} }
+	d.refused(t, "VolumeDriver.Create", size("32Mi"), "no answer")
+	d.refused(t, "VolumeDriver.Create", size("64Mi"), "create it with those, and then remove it")
+	d.create(t, "v", map[string]string{"size": "32Mi"})
+	d.remove(t, "v")
+	assert.Empty(t, plugin.Backend().Handles())
+	d.create(t, "v", map[string]string{"size": "64Mi"})
+	d.remove(t, "v")
+}
 
 // A volume is made, used twice at once, keeps what is written, and goes.
 func TestLifeOnLoopBlock(t *testing.T) {

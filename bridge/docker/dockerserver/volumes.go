@@ -68,8 +68,11 @@ func (s *volumes) createLocked(ctx context.Context, r protocol.Creation) error {
 	switch {
 	case known && v.Step == deleting:
 		return fmt.Errorf("volume %s is being removed: remove it first: %w", volume.Quote(r.Name), volume.ErrInUse)
+	case known && v.Options != options && v.Step == making:
+		return fmt.Errorf("volume %s may exist with other options, because an earlier create did not end: create it with those, and then remove it: %w",
+			volume.Quote(r.Name), volume.ErrInvalid)
 	case known && v.Options != options:
-		return fmt.Errorf("volume %s is there, or begun, with other options: remove it, or give the same: %w", volume.Quote(r.Name), volume.ErrInvalid)
+		return fmt.Errorf("volume %s exists with other options: remove it, or give the same: %w", volume.Quote(r.Name), volume.ErrInvalid)
 	case known && v.Step == made:
 		return s.node.know(ctx, v)
 	}
