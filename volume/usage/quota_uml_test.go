@@ -74,7 +74,7 @@ func TestMeasureByProjectQuota(t *testing.T) {
 		assert.False(t, walked.ByQuota, "the first is a walk")
 		assert.Equal(t, expected(t, root), walked)
 
-		for n := range quotaTrust {
+		for n := range maxUses {
 			write(t, filepath.Join(root, "more", fmt.Sprint(n)), 10_000)
 			counted, err := m.Measure(t.Context(), root)
 			require.NoError(t, err)
