@@ -242,7 +242,7 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	o := Options{
 		Store: s.status, Mounter: p, Observer: inTurn{Observer: p.Observer(), p: p}, BlockMapper: p, DeviceUse: p, RuntimeDir: "/simulated/run", StateDir: "/simulated/state", Resync: -1,
 		// What is left out of a wait at random would be another wait each time.
-		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Jitter: -1},
+		Backoff: operationexecutor.Backoff{Max: sim.MaxBackoff, Infeasible: sim.MaxBackoff, Jitter: -1},
 		Timeouts: operationexecutor.Timeouts{
 			Attach: sim.Timeout, WaitForAttach: sim.Timeout, Detach: sim.Timeout, Mount: sim.Timeout, Unmount: sim.Timeout, UnmountDevice: sim.Timeout,
 			Map: sim.Timeout, Unmap: sim.Timeout, UnmapDevice: sim.Timeout, NodeExpand: sim.Timeout,

@@ -98,6 +98,21 @@ func TestASlowRecordLosesNoEnd(t *testing.T) {
 	assert.Equal(t, steps, r.Steps, "no step may be skipped")
 }
 
+// Found by seed 982: a mount whose expansion is infeasible waits for longer than after other failures, an hour by default.
+func TestAMountAfterAnInfeasibleExpansionIsRetried(t *testing.T) {
+	c := sim.Config{
+		Nodes: []string{"n1"}, Volumes: []sim.Volume{{Name: "v1", Attachable: true, Expands: true, Mode: "ReadWriteMany"}},
+		Pods:  []sim.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}, {Name: "p2", Node: "n1", Volumes: []string{"v1"}}},
+		Eager: true, Faults: sim.Faults{Quiet: true},
+	}
+	steps, err := simulation.ParseSteps("add p1\nrelease Attach:n1:v1 ok\nremove p1\nrelease SetUp:n1:v1:p1 ok\ngrow v1\nadd p2\n" +
+		"release TearDown:n1:v1:p1 ok\nrelease SetUp:n1:v1:p2 ok\nrelease NodeExpand:n1:v1 infeasible")
+	require.NoError(t, err)
+	r := simulatedScenario(c, simulatedOrchestrator{}, simulatedBug{}).Replay(t, steps)
+	require.NoError(t, r.Err)
+	assert.Equal(t, steps, r.Steps, "no step may be skipped")
+}
+
 func TestTheSameSeedGivesTheSameTrace(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= 10; seed++ {
