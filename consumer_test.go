@@ -123,7 +123,7 @@ func strangersGo(t *testing.T, dir, proxy string) func(args ...string) {
 }
 
 // strangersEnv is the environment of the go command of a user who gets our module from the file tree, and every other one
-// from this machine's module cache. That lacks what only the tests of other modules need, until somebody has run go mod tidy
+// from this machine's module cache. That lacks what only the tests of other modules need, until go mod tidy was run
 // here: it comes from this user's proxy. What is compiled bears no path, so that the next run finds it in the build cache.
 func strangersEnv(t *testing.T, proxy string) []string {
 	t.Helper()

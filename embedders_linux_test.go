@@ -34,9 +34,9 @@ import (
 
 // FuzzObjectsAsEmbeddersWriteThem drives a manager and the controller of claims, on real directories, with objects as people's own
 // orchestrators write them: any UID, no node name, no status or a wrong one, names up to the limit, the same object twice, fields that
-// change. The bytes are what the embedder does. Each volume that a pod has is marked with whose it is, which must stay as long
-// as anybody uses it, and must never be seen by anybody else. With controlled, volumes are attached by a controller, and there are
-// pods on another node, which has no agent.
+// change. The bytes are what the embedder does. Each volume that a pod has gets a mark of its owner. The mark must stay while a pod
+// uses the volume, and no other owner may see it. With controlled, a controller attaches volumes, and there are pods on another
+// node, which has no agent.
 func FuzzObjectsAsEmbeddersWriteThem(f *testing.F) {
 	f.Fuzz(func(t *testing.T, controlled bool, steps []byte) {
 		if len(steps) > 400 {
@@ -191,7 +191,7 @@ func (e *embedder) act() {
 	}
 }
 
-// makeNode makes the object of both nodes, with no status, as whoever has never heard of volumes.
+// makeNode makes the object of both nodes, with no status, as an orchestrator that knows no volumes.
 func (e *embedder) makeNode() {
 	for _, name := range []string{"node-1", "node-2"} {
 		_, _ = store.Create(e.t.Context(), e.objects, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}) // It may be there.
@@ -366,7 +366,7 @@ func (e *embedder) changeClaim(name string) {
 	_, _ = e.objects.Update(e.t.Context(), claim)
 }
 
-// changeStoredPod gives the object of a pod a status that nobody can rely on.
+// changeStoredPod gives the object of a pod a status that is no proof.
 func (e *embedder) changeStoredPod(uid types.UID) {
 	pod, err := store.Get[*v1.Pod](e.t.Context(), e.objects, "default", "pod-"+letterOf(uid))
 	if err != nil {
@@ -381,7 +381,7 @@ func (e *embedder) changeStoredPod(uid types.UID) {
 	_, _ = e.objects.Update(e.t.Context(), pod)
 }
 
-// check looks at all that pods have: the marks that were there are, and what they have got since is nobody else's.
+// check looks at all that pods have: their marks are still there, and no other pod has what they got since.
 func (e *embedder) check() {
 	e.t.Helper()
 	for _, p := range e.pods {

@@ -55,7 +55,7 @@ func TestOneStorageUnderSeveralNamesIsKnownAfterARestart(t *testing.T) {
 }
 
 // TestAPodKeepsItsVolumeUnderTheNameThatItHas: a pod that names another PersistentVolume of the same storage would have it at
-// another path, and nobody would unmount the first one.
+// another path, and the first one would stay mounted.
 func TestAPodKeepsItsVolumeUnderTheNameThatItHas(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{RuntimeDir: t.TempDir()})

@@ -117,7 +117,7 @@ func (c *cluster) leader() int {
 			}
 		}
 	}
-	c.t.Fatal("nobody leads")
+	c.t.Fatal("no member leads")
 	return 0
 }
 

@@ -130,15 +130,15 @@ func TestAnUpdateAsksForWhatHasChanged(t *testing.T) {
 		dying  bool
 		want   []string
 	}{
-		"nothing":                {func(*v1.PersistentVolume) {}, false, []string{"get"}},
-		"the status":             {func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeBound }, false, []string{"get", "update status"}},
-		"the spec":               {func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = &v1.ObjectReference{} }, false, []string{"get", "update"}},
-		"an annotation":          {func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{"a": "b"} }, false, []string{"get", "update"}},
-		"both":                   {both, false, []string{"get", "update", "update status"}},
-		"both, of a dying one":   {both, true, []string{"get", "update", "update status"}},
-		"both, and it ends":      {func(pv *v1.PersistentVolume) { pv.Finalizers, pv.Status.Message = nil, "last words" }, true, []string{"get", "update status", "update"}},
-		"it ends":                {func(pv *v1.PersistentVolume) { pv.Finalizers = nil }, true, []string{"get", "update"}},
-		"what nobody may change": {func(pv *v1.PersistentVolume) { pv.UID, pv.CreationTimestamp, pv.Generation = "", metav1.Now(), 7 }, false, []string{"get"}},
+		"nothing":                   {func(*v1.PersistentVolume) {}, false, []string{"get"}},
+		"the status":                {func(pv *v1.PersistentVolume) { pv.Status.Phase = v1.VolumeBound }, false, []string{"get", "update status"}},
+		"the spec":                  {func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = &v1.ObjectReference{} }, false, []string{"get", "update"}},
+		"an annotation":             {func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{"a": "b"} }, false, []string{"get", "update"}},
+		"both":                      {both, false, []string{"get", "update", "update status"}},
+		"both, of a dying one":      {both, true, []string{"get", "update", "update status"}},
+		"both, and it ends":         {func(pv *v1.PersistentVolume) { pv.Finalizers, pv.Status.Message = nil, "last words" }, true, []string{"get", "update status", "update"}},
+		"it ends":                   {func(pv *v1.PersistentVolume) { pv.Finalizers = nil }, true, []string{"get", "update"}},
+		"what no client may change": {func(pv *v1.PersistentVolume) { pv.UID, pv.CreationTimestamp, pv.Generation = "", metav1.Now(), 7 }, false, []string{"get"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pv := newVolume("disk")
@@ -203,10 +203,10 @@ func TestBetweenTheTwoWrites(t *testing.T) {
 		delete bool
 		err    error
 	}{
-		"nobody":               {},
-		"somebody, the rest":   {others: func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{"others": "yes"} }},
-		"somebody, the status": {others: func(pv *v1.PersistentVolume) { pv.Status.Message = "theirs" }, err: store.ErrConflict},
-		"it is deleted":        {delete: true, err: store.ErrNotFound},
+		"no writer":           {},
+		"another, the rest":   {others: func(pv *v1.PersistentVolume) { pv.Annotations = map[string]string{"others": "yes"} }},
+		"another, the status": {others: func(pv *v1.PersistentVolume) { pv.Status.Message = "theirs" }, err: store.ErrConflict},
+		"it is deleted":       {delete: true, err: store.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, clients := newAPIServer(t)

@@ -110,7 +110,7 @@ func testValidation(t *testing.T, s store.Store) {
 	require.ErrorIs(t, err, store.ErrInvalid)
 }
 
-// testDenied asks for everything as somebody who may nothing.
+// testDenied makes each call as a user without permissions.
 func testDenied(t *testing.T, s store.Store) {
 	key := store.Key{Kind: store.PersistentVolumes, Name: "disk"}
 	_, err := s.Get(t.Context(), key)

@@ -60,7 +60,7 @@ type machine struct {
 	programs
 	dir       string
 	namespace *faultrun.Namespace
-	judges    []faultrun.Judge // of the next drivers; none: nobody is killed any more
+	judges    []faultrun.Judge // of the next drivers; none: no more kills
 	process   *process
 	logs      strings.Builder
 	kills     int
@@ -151,7 +151,7 @@ func (m *machine) try(ctx context.Context, f func(context.Context) error) error 
 		defer close(watched)
 		select {
 		case <-p.ended:
-			cancel() // nobody answers any more
+			cancel() // the driver no longer answers
 		case <-ctx.Done():
 		}
 	}()

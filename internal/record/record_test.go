@@ -276,7 +276,7 @@ func TestALogWithoutRecordsGoesWithClose(t *testing.T) {
 	}
 }
 
-// TestAClosedDirectoryTakesWhatAKilledOneLeft: whoever is killed leaves an empty log, or the mark of one that is gone.
+// TestAClosedDirectoryTakesWhatAKilledOneLeft: a killed program leaves an empty log, or the mark of one that is gone.
 func TestAClosedDirectoryTakesWhatAKilledOneLeft(t *testing.T) {
 	for name, kill := range map[string]func(path string) error{
 		"before Close": func(string) error { return nil },

@@ -34,7 +34,7 @@ import (
 type log struct {
 	mu     sync.Mutex
 	text   bytes.Buffer
-	waiter chan struct{} // closed with the next line; nil while nobody waits
+	waiter chan struct{} // closed with the next line; nil if no caller waits
 }
 
 func (l *log) Write(p []byte) (int, error) {
@@ -121,7 +121,7 @@ func TestCodesOfThePluginsErrors(t *testing.T) {
 	require.NoError(t, c.stage(t.Context()))
 }
 
-// A modification of which nobody knows how it ended is not answered with a code that says that it has no effect.
+// An uncertain modification is not answered with a code that says that it has no effect.
 func TestCodesOfAModificationThatFails(t *testing.T) {
 	c, plugin := faked(t, optionsIn(t.TempDir()))
 	require.NoError(t, c.create(t.Context(), "data"))

@@ -196,7 +196,7 @@ func TestABusyTargetIsNotUnpublished(t *testing.T) {
 	c.end(t, a)
 }
 
-func TestWhatSomebodyElseMountedIsLeft(t *testing.T) {
+func TestForeignMountsAreLeft(t *testing.T) {
 	mounttest.RequireRoot(t)
 	c := staged(t, mounted(writer))
 	mounter, a, b := mount.New(mount.Options{}), c.target("a"), c.target("b")

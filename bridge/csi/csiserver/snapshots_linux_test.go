@@ -158,7 +158,7 @@ func TestASnapshotThatIsGoneIsNotMadeAgain(t *testing.T) {
 	c.snapshot(t, "snap", "data")
 }
 
-// A deletion of which nobody knows the end is finished before another snapshot is made under the name.
+// An uncertain deletion is finished before another snapshot of the name is made.
 func TestADeletionIsFinishedBeforeTheNameIsUsed(t *testing.T) {
 	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data", "other")
 	lost := volume.Uncertain(errors.New("the answer was lost"))
@@ -303,7 +303,7 @@ func TestASnapshotThatMayBeThereStays(t *testing.T) {
 	assert.Zero(t, count(), "there can never have been one")
 }
 
-// What a deletion has begun that is uncertain is not whole again because a later deletion is refused: nobody is told that it is there.
+// A snapshot whose deletion is uncertain is not whole again because a later deletion is refused: no call reports it.
 func TestWhatMayBeDeletedIsNotWholeAgain(t *testing.T) {
 	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "other", "data")
 	made := c.snapshot(t, "snap", "data")
@@ -475,7 +475,7 @@ func TestAVolumeIsRestored(t *testing.T) {
 	c.end(t, a)
 }
 
-// A restored volume of which nobody knows whether it was made is found by the plugin when its snapshot is gone.
+// The plugin finds a restored volume whose creation is uncertain, also if its snapshot is gone.
 func TestARestoredVolumeIsFoundAgain(t *testing.T) {
 	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data")
 	c.snapshot(t, "snap", "data")
@@ -500,7 +500,7 @@ func (c *caller) tryCopy(ctx context.Context, name, source string) (*csi.Volume,
 	return response.GetVolume(), err
 }
 
-// A copy of which nobody knows whether it was made is found by the plugin when its source is gone, and nobody is told that there is none.
+// The plugin finds a copy whose creation is uncertain, also if its source is gone. No answer says that the copy does not exist.
 func TestACopyIsFoundAgain(t *testing.T) {
 	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data")
 	plugin.Inject(fake.MethodProvision, fake.FailAfter(volume.Uncertain(errors.New("the answer was lost"))))
@@ -548,7 +548,7 @@ func TestACopyThatWasNeverMadeEnds(t *testing.T) {
 	assert.NotEqual(t, data.GetVolumeId(), c.volume.GetVolumeId())
 }
 
-// Nothing is made of a volume whose deletion has begun, and nothing is said of how it can be used: nobody knows whether it is whole.
+// A volume whose deletion has begun is neither copied nor validated: it may not be whole.
 func TestAVolumeThatIsBeingDeletedIsOfNoUse(t *testing.T) {
 	c, plugin := withVolumes(t, optionsIn(t.TempDir()), "data")
 	validate := func() error {

@@ -214,7 +214,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 	assertNothingLeft(t, options)
 }
 
-// A caller that has gone gets no volume: nobody would give it back.
+// A caller that has gone gets no volume: it would not return it.
 func TestAMountWhoseCallerHasGoneIsTakenBack(t *testing.T) {
 	mounttest.RequireRoot(t)
 	options := optionsIn(t)

@@ -59,7 +59,7 @@ func newWorld(t *testing.T, s store.Store, options fake.PluginOptions) *world {
 	return w
 }
 
-// waker wakes whoever waits for a change of one kind.
+// waker wakes the goroutines that wait for a change of one kind.
 type waker[T store.Object] struct{ w *world }
 
 func (f waker[T]) Listed([]T)                 { f.w.wake() }
