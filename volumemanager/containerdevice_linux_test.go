@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount/blockmap"
@@ -85,7 +84,7 @@ func TestAContainerGetsABlockVolumeAsADevice(t *testing.T) {
 			}
 
 			require.NoError(t, m.ReleaseContainer(t.Context(), pod.UID, "main"))
-			require.NoError(t, unix.Unmount(n.bind(pod), 0))
+			unmountForeign(t, n.bind(pod))
 			again, err := m.ContainerMounts(t.Context(), pod, "main")
 			var notReady *volume.NotReadyError
 			switch {
