@@ -47,7 +47,7 @@ type mirrors struct {
 }
 
 func newMirrors(s store.Store, options store.MirrorOptions) *mirrors {
-	see := &mirrors{
+	m := &mirrors{
 		snapshots:     store.NewMirror[*snapshotv1.VolumeSnapshot](s, options),
 		contents:      store.NewMirror[*snapshotv1.VolumeSnapshotContent](s, options),
 		classes:       store.NewMirror[*snapshotv1.VolumeSnapshotClass](s, options),
@@ -57,27 +57,27 @@ func newMirrors(s store.Store, options store.MirrorOptions) *mirrors {
 		claims:        store.NewMirror[*v1.PersistentVolumeClaim](s, options),
 		volumes:       store.NewMirror[*v1.PersistentVolume](s, options),
 	}
-	see.snapshotsOf = store.NewIndex(see.snapshots, func(snap *snapshotv1.VolumeSnapshot) []types.NamespacedName {
+	m.snapshotsOf = store.NewIndex(m.snapshots, func(snap *snapshotv1.VolumeSnapshot) []types.NamespacedName {
 		return []types.NamespacedName{{Namespace: snap.Namespace, Name: deref(snap.Spec.Source.PersistentVolumeClaimName)}}
 	})
-	see.snapshotsIn = store.NewIndex(see.snapshots, func(snap *snapshotv1.VolumeSnapshot) []types.NamespacedName {
+	m.snapshotsIn = store.NewIndex(m.snapshots, func(snap *snapshotv1.VolumeSnapshot) []types.NamespacedName {
 		return []types.NamespacedName{{Namespace: snap.Namespace, Name: groupOwner(snap).Name}}
 	})
-	see.snapshotsBy = store.NewIndex(see.snapshots, func(snap *snapshotv1.VolumeSnapshot) []string { return []string{contentNamed(snap)} })
-	see.contentsOf = store.NewIndex(see.contents, func(content *snapshotv1.VolumeSnapshotContent) []types.NamespacedName {
+	m.snapshotsBy = store.NewIndex(m.snapshots, func(snap *snapshotv1.VolumeSnapshot) []string { return []string{contentNamed(snap)} })
+	m.contentsOf = store.NewIndex(m.contents, func(content *snapshotv1.VolumeSnapshotContent) []types.NamespacedName {
 		return []types.NamespacedName{nameIn(content.Spec.VolumeSnapshotRef)}
 	})
-	see.protected = store.NewIndex(see.claims, func(claim *v1.PersistentVolumeClaim) []string {
+	m.protected = store.NewIndex(m.claims, func(claim *v1.PersistentVolumeClaim) []string {
 		if !has(claim, FinalizerSourceClaim) {
 			return nil
 		}
 		return []string{claim.Namespace}
 	})
-	see.groupContentsOf = store.NewIndex(see.groupContents, func(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
+	m.groupContentsOf = store.NewIndex(m.groupContents, func(content *groupv1.VolumeGroupSnapshotContent) []types.NamespacedName {
 		return []types.NamespacedName{nameIn(content.Spec.VolumeGroupSnapshotRef)}
 	})
-	see.groupsBy = store.NewIndex(see.groups, func(group *groupv1.VolumeGroupSnapshot) []string { return []string{groupContentNamed(group)} })
-	return see
+	m.groupsBy = store.NewIndex(m.groups, func(group *groupv1.VolumeGroupSnapshot) []string { return []string{groupContentNamed(group)} })
+	return m
 }
 
 // waker adds the items that depend on a changed object to the queue.
