@@ -18,50 +18,50 @@ import (
 // in it that are mounted; and the mount point.
 type mountLine struct {
 	id   string
-	what place
+	what filesystemDir
 	at   string
 }
 
-// place is a device and a directory in its filesystem, as a mountinfo has them. The zero value is no place.
-type place struct{ device, dir string }
+// filesystemDir is a device and a directory in its filesystem, as a mountinfo has them. The zero value is none.
+type filesystemDir struct{ device, dir string }
 
-// String returns what a record holds of a place.
-func (p place) String() string { return strings.TrimSpace(p.device + " " + p.dir) }
+// String returns what a record holds.
+func (d filesystemDir) String() string { return strings.TrimSpace(d.device + " " + d.dir) }
 
-func parsePlace(text string) place {
+func parseFilesystemDir(text string) filesystemDir {
 	device, dir, _ := strings.Cut(text, " ")
-	return place{device, dir}
+	return filesystemDir{device, dir}
 }
 
-// contains reports whether other is p or beneath it.
-func (p place) contains(other place) bool {
-	return p != place{} && p.device == other.device && isBeneath(p.dir, other.dir)
+// contains reports whether other is d or beneath it.
+func (d filesystemDir) contains(other filesystemDir) bool {
+	return d != filesystemDir{} && d.device == other.device && isBeneath(d.dir, other.dir)
 }
 
 func isBeneath(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// placeOf returns what path shows: what is mounted there, or a directory of the mount that it is in. It is the zero value if
+// dirShownBy returns what path shows: what is mounted there, or a directory of the mount that it is in. It is the zero value if
 // nothing is there.
-func placeOf(path string) (place, error) {
+func dirShownBy(path string) (filesystemDir, error) {
 	table, err := mountsOf("/proc/self/mountinfo")
 	if err != nil || path == "" {
-		return place{}, err
+		return filesystemDir{}, err
 	}
 	if there, at := shownAt(table, escaped.Replace(path)); at {
 		return there, nil // A mount that hangs is not touched.
 	}
 	resolved, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return place{}, nil
+		return filesystemDir{}, nil
 	}
 	there, _ := shownAt(table, escaped.Replace(resolved))
 	return there, err
 }
 
 // shownAt returns what an escaped path shows, and whether it is a mount point.
-func shownAt(table []mountLine, path string) (there place, isMount bool) {
+func shownAt(table []mountLine, path string) (there filesystemDir, isMount bool) {
 	var in mountLine
 	for _, m := range table {
 		if isBeneath(m.at, path) && len(m.at) >= len(in.at) {
@@ -83,12 +83,12 @@ var escaped = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, 
 // the mount at path may be gone only here. If the mounts of a process cannot be read, the use is unknown, which is an error
 // too.
 func unusedElsewhere(path, recorded string) error {
-	wanted, err := placeOf(path)
+	wanted, err := dirShownBy(path)
 	if err != nil {
 		return err
 	}
-	before := parsePlace(recorded)
-	if wanted == (place{}) && before == (place{}) {
+	before := parseFilesystemDir(recorded)
+	if wanted == (filesystemDir{}) && before == (filesystemDir{}) {
 		return nil
 	}
 	table, err := mountsOf("/proc/self/mountinfo")
@@ -133,7 +133,7 @@ func mountsOf(mountinfo string) (table []mountLine, err error) {
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		if fields := strings.Fields(lines.Text()); len(fields) > 4 {
-			table = append(table, mountLine{id: fields[0], what: place{fields[2], fields[3]}, at: fields[4]})
+			table = append(table, mountLine{id: fields[0], what: filesystemDir{fields[2], fields[3]}, at: fields[4]})
 		}
 	}
 	return table, lines.Err()

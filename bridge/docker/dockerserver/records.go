@@ -48,7 +48,7 @@ type useRecord struct {
 	IDs  []string
 	// Path is Mount's last answer; empty before the first.
 	Path string `json:",omitempty"`
-	// Mounted is what Path showed then (see place); empty in records of older servers if nothing was mounted there.
+	// Mounted is what Path showed then (see filesystemDir); empty in records of older servers if nothing was mounted there.
 	Mounted string `json:",omitempty"`
 }
 

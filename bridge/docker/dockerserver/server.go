@@ -127,8 +127,8 @@ func (s *volumes) recordUnrecorded(v volumeRecord) (used bool, err error) {
 	if unmounter, err := s.plugin.NewUnmounter(name, uid); err == nil && isBeneath(path, unmounter.GetPath()) {
 		path = unmounter.GetPath() // a directory in it, of some plugins
 	}
-	what, err := placeOf(path)
-	if err != nil || what == (place{}) {
+	what, err := dirShownBy(path)
+	if err != nil || what == (filesystemDir{}) {
 		return false, err
 	}
 	elsewhere := unusedElsewhere(path, "")

@@ -309,7 +309,7 @@ func (s *volumes) mountLocked(ctx context.Context, r protocol.Use) (path string,
 	if err != nil {
 		return "", errors.Join(err, s.dropUse(v, r.ID))
 	}
-	what, err := placeOf(path)
+	what, err := dirShownBy(path)
 	if err != nil {
 		return "", errors.Join(volume.Transient(err), s.dropUse(v, r.ID))
 	}
