@@ -14,6 +14,7 @@ import (
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/plugins/loopblock"
 )
 
 // attachedTo returns the loop devices of the images below dir.
@@ -30,24 +31,26 @@ func attachedTo(t *testing.T, dir string) int {
 	return attached
 }
 
+// restartWithout stops the server, removes a directory and serves loop-block again.
+func (c *caller) restartWithout(t *testing.T, lost string) {
+	t.Helper()
+	c.stop()
+	require.NoError(t, os.RemoveAll(lost))
+	c.driver = serve(t, loopblock.New(loopblock.Options{}), c.options)
+}
+
 // A RuntimeDir that ends with the driver's container, while its mounts do not: the volume is not detached below its mounts, and the
 // calls that end its use find them.
 func TestMountsWhoseRecordsAreLost(t *testing.T) {
 	mounttest.RequireRoot(t)
-	dir := t.TempDir()
-	c := newCaller(t, dir, mounted(writer))
+	c := newCaller(t, t.TempDir(), mounted(writer))
 	a, b := c.target("a"), c.target("b")
 	require.NoError(t, c.create(t.Context(), "data"))
 	require.NoError(t, c.stage(t.Context()))
 	require.NoError(t, c.publish(t.Context(), a))
 	require.NoError(t, c.publish(t.Context(), b))
 	require.NoError(t, os.WriteFile(filepath.Join(a, "file"), []byte("kept"), 0o600))
-	c.stop()
-	require.NoError(t, os.RemoveAll(c.options.RuntimeDir))
-
-	next := newCaller(t, dir, c.capability)
-	next.volume = c.volume
-	c = next
+	c.restartWithout(t, c.options.RuntimeDir)
 	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
 	codeIs(t, codes.FailedPrecondition, c.delete(t.Context()))
 	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
@@ -63,19 +66,13 @@ func TestMountsWhoseRecordsAreLost(t *testing.T) {
 // A mount at the target that this driver did not make is left, also when its records are lost.
 func TestForeignMountsWhenRecordsAreLost(t *testing.T) {
 	mounttest.RequireRoot(t)
-	dir := t.TempDir()
-	c := newCaller(t, dir, mounted(writer))
+	c := newCaller(t, t.TempDir(), mounted(writer))
 	a := c.target("a")
 	require.NoError(t, c.create(t.Context(), "data"))
 	require.NoError(t, c.stage(t.Context()))
 	require.NoError(t, c.publish(t.Context(), a))
-	c.stop()
-	require.NoError(t, os.RemoveAll(c.options.RuntimeDir))
 	require.NoError(t, unix.Mount("foreign", a, "tmpfs", 0, ""))
-
-	next := newCaller(t, dir, c.capability)
-	next.volume = c.volume
-	c = next
+	c.restartWithout(t, c.options.RuntimeDir)
 	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
 	assert.Equal(t, 2, mountsAt(t, a))
 	require.NoError(t, unix.Unmount(a, 0))
@@ -112,18 +109,13 @@ func TestAStagingWithALostRecordIsKept(t *testing.T) {
 // A lost StateDir does not leave a volume attached that is staged here.
 func TestAnAttachmentWhoseRecordIsLostEnds(t *testing.T) {
 	mounttest.RequireRoot(t)
-	dir := t.TempDir()
-	c := newCaller(t, dir, mounted(writer))
+	c := newCaller(t, t.TempDir(), mounted(writer))
 	require.NoError(t, c.create(t.Context(), "data"))
 	require.NoError(t, c.stage(t.Context()))
-	c.stop()
-	require.NoError(t, os.RemoveAll(c.options.StateDir))
-
-	next := newCaller(t, dir, c.capability)
-	next.volume = c.volume
-	require.Equal(t, 1, attachedTo(t, next.options.RootDir))
-	require.NoError(t, next.unstage(t.Context()))
-	assert.Equal(t, 0, attachedTo(t, next.options.RootDir))
+	c.restartWithout(t, c.options.StateDir)
+	require.Equal(t, 1, attachedTo(t, c.options.RootDir))
+	require.NoError(t, c.unstage(t.Context()))
+	assert.Equal(t, 0, attachedTo(t, c.options.RootDir))
 }
 
 // The record of the attachment leads to the mount: the volume is not detached below it.
@@ -154,18 +146,12 @@ func TestAStagingWithALostRecordEndsFirst(t *testing.T) {
 // A device that is published is not detached, though nothing says by whom it is used.
 func TestADeviceWhoseRecordsAreLostIsNotDetached(t *testing.T) {
 	mounttest.RequireRoot(t)
-	dir := t.TempDir()
-	c := newCaller(t, dir, asDevice(writer))
+	c := newCaller(t, t.TempDir(), asDevice(writer))
 	a := c.target("a")
 	require.NoError(t, c.create(t.Context(), "data"))
 	require.NoError(t, c.stage(t.Context()))
 	require.NoError(t, c.publish(t.Context(), a))
-	c.stop()
-	require.NoError(t, os.RemoveAll(c.options.RuntimeDir))
-
-	next := newCaller(t, dir, c.capability)
-	next.volume = c.volume
-	c = next
+	c.restartWithout(t, c.options.RuntimeDir)
 	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
 	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
 	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
