@@ -113,8 +113,9 @@ func (r *Reconciler) enter(v *view, a action) *operation {
 		r.removeOperation(op)
 		return nil
 	}
-	if by := r.pathIsUsedBy(op); by != "" {
+	if by := r.otherVolumeAtPath(op); by != "" {
 		r.failUsedPath(op, by)
+		r.Cleaner.Ended(op.pod) // An end of another operation of the pod may have seen this one.
 		return nil
 	}
 	return op

@@ -59,9 +59,9 @@ func (r *Reconciler) awaitPath(op *operation) {
 	}
 }
 
-// pathIsUsedBy returns another volume that is, or may be, set up at the path of a running set-up. If there is one, the
+// otherVolumeAtPath returns another volume that is, or may be, set up at the path of a running set-up. If there is one, the
 // set-up is taken out, and its volume keeps waiting for the path.
-func (r *Reconciler) pathIsUsedBy(op *operation) (by v1.UniqueVolumeName) {
+func (r *Reconciler) otherVolumeAtPath(op *operation) (by v1.UniqueVolumeName) {
 	if op.kind != operationexecutor.OpMount {
 		return ""
 	}
