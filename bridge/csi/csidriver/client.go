@@ -58,83 +58,83 @@ type session struct {
 }
 
 func newClient(options Options) *client {
-	l := &client{options: options, dial: dialSocket, connecting: make(chan struct{}, 1)}
-	l.object.Store(options.Object)
-	return l
+	c := &client{options: options, dial: dialSocket, connecting: make(chan struct{}, 1)}
+	c.object.Store(options.Object)
+	return c
 }
 
 // session returns the connection, and makes a missing one. An error is transient: no call was begun.
-func (l *client) session(ctx context.Context) (*session, error) {
-	if s, err := l.alive(); s != nil || err != nil {
+func (c *client) session(ctx context.Context) (*session, error) {
+	if s, err := c.alive(); s != nil || err != nil {
 		return s, err
 	}
 	select {
-	case l.connecting <- struct{}{}:
-		defer func() { <-l.connecting }()
+	case c.connecting <- struct{}{}:
+		defer func() { <-c.connecting }()
 	case <-ctx.Done():
-		return nil, volume.Transient(fmt.Errorf("waiting for driver %q at %q: %w", l.options.Driver, l.options.Socket, ctx.Err()))
+		return nil, volume.Transient(fmt.Errorf("waiting for driver %q at %q: %w", c.options.Driver, c.options.Socket, ctx.Err()))
 	}
-	if s, err := l.alive(); s != nil || err != nil {
+	if s, err := c.alive(); s != nil || err != nil {
 		return s, err
 	}
-	if err := l.readObject(ctx); err != nil {
+	if err := c.readObject(ctx); err != nil {
 		return nil, err
 	}
-	s, err := connect(ctx, l.options, l.dial, &l.locks)
+	s, err := connect(ctx, c.options, c.dial, &c.locks)
 	if err != nil {
-		return nil, volume.Transient(fmt.Errorf("driver %q at %q: %w", l.options.Driver, l.options.Socket, err))
+		return nil, volume.Transient(fmt.Errorf("driver %q at %q: %w", c.options.Driver, c.options.Socket, err))
 	}
-	return l.keep(s)
+	return c.keep(s)
 }
 
 // alive returns the connection if it has not ended.
-func (l *client) alive() (*session, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, volume.Transient(fmt.Errorf("driver %q: the plugin was closed", l.options.Driver))
+func (c *client) alive() (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, volume.Transient(fmt.Errorf("driver %q: the plugin was closed", c.options.Driver))
 	}
-	if l.current == nil || l.current.conn.GetState() != connectivity.Ready {
+	if c.current == nil || c.current.conn.GetState() != connectivity.Ready {
 		return nil, nil
 	}
-	return l.current, nil
+	return c.current, nil
 }
 
 // keep replaces the ended connection with s.
-func (l *client) keep(s *session) (*session, error) {
-	l.mu.Lock()
-	old := l.current
-	if l.closed {
+func (c *client) keep(s *session) (*session, error) {
+	c.mu.Lock()
+	old := c.current
+	if c.closed {
 		old, s = s, nil
 	} else {
-		l.current = s
+		c.current = s
 	}
-	l.mu.Unlock()
+	c.mu.Unlock()
 	if old != nil {
 		_ = old.conn.Close() // It has ended, or no caller has used it.
 	}
 	if s == nil {
-		return nil, volume.Transient(fmt.Errorf("driver %q: the plugin was closed", l.options.Driver))
+		return nil, volume.Transient(fmt.Errorf("driver %q: the plugin was closed", c.options.Driver))
 	}
 	return s, nil
 }
 
 // known returns the driver's last facts. Their connection may have ended.
-func (l *client) known() facts {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.current == nil {
+func (c *client) known() facts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current == nil {
 		return facts{}
 	}
-	return l.current.facts
+	return c.current.facts
 }
 
 // close ends the connection, and every call on it.
-func (l *client) close() error {
-	l.mu.Lock()
-	s, closed := l.current, l.closed
-	l.closed = true // The facts stay: a volume that was staged does not become one that is not.
-	l.mu.Unlock()
+func (c *client) close() error {
+	c.mu.Lock()
+	s, closed := c.current, c.closed
+	c.closed = true // The facts stay: a volume that was staged does not become one that is not.
+	c.mu.Unlock()
 	if s == nil || closed {
 		return nil
 	}

@@ -43,21 +43,21 @@ func (o storedObjects) CSIDriver(ctx context.Context, driver string) (*storagev1
 func (d *Driver) Reread(ctx context.Context) error { return d.client.readObject(ctx) }
 
 // readObject reads the CSIDriver, if the options have a source. If the read fails, the last object stays.
-func (l *client) readObject(ctx context.Context) error {
-	if l.options.Objects == nil {
+func (c *client) readObject(ctx context.Context) error {
+	if c.options.Objects == nil {
 		return nil
 	}
-	object, err := l.options.Objects.CSIDriver(ctx, l.options.Driver)
+	object, err := c.options.Objects.CSIDriver(ctx, c.options.Driver)
 	if err != nil {
 		return volume.Transient(err)
 	}
-	l.object.Store(object)
+	c.object.Store(object)
 	return nil
 }
 
 // spec returns the spec of the CSIDriver; the zero value if there is none.
-func (l *client) spec() storagev1.CSIDriverSpec {
-	if object := l.object.Load(); object != nil {
+func (c *client) spec() storagev1.CSIDriverSpec {
+	if object := c.object.Load(); object != nil {
 		return object.Spec
 	}
 	return storagev1.CSIDriverSpec{}
@@ -69,17 +69,17 @@ type attachmentRule struct{ required, exists bool }
 // fixAttachRequired sets attachRequired for all plugins of the driver; only the first call has an effect. A volume that
 // is in use must not become one that need not be attached: it would be detached, or published without its publish
 // context.
-func (l *client) fixAttachRequired(rule attachmentRule) {
-	l.fixed.CompareAndSwap(nil, &rule)
+func (c *client) fixAttachRequired(rule attachmentRule) {
+	c.fixed.CompareAndSwap(nil, &rule)
 }
 
 // attachRequired returns attachRequired of the CSIDriver; exists is false if there is no CSIDriver. After
 // fixAttachRequired it is always the same.
-func (l *client) attachRequired() (required, exists bool) {
-	if fixed := l.fixed.Load(); fixed != nil {
+func (c *client) attachRequired() (required, exists bool) {
+	if fixed := c.fixed.Load(); fixed != nil {
 		return fixed.required, fixed.exists
 	}
-	object := l.object.Load()
+	object := c.object.Load()
 	if object == nil {
 		return false, false
 	}
@@ -91,8 +91,8 @@ func (l *client) attachRequired() (required, exists bool) {
 
 // checkMode refuses volumes of a lifecycle mode that the CSIDriver does not list. Without an object, or with an empty
 // list, only PersistentVolumes are allowed.
-func (l *client) checkMode(mode storagev1.VolumeLifecycleMode) error {
-	modes := l.spec().VolumeLifecycleModes
+func (c *client) checkMode(mode storagev1.VolumeLifecycleMode) error {
+	modes := c.spec().VolumeLifecycleModes
 	if len(modes) == 0 {
 		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
@@ -100,18 +100,18 @@ func (l *client) checkMode(mode storagev1.VolumeLifecycleMode) error {
 		return nil
 	}
 	return fmt.Errorf("driver %q is not for volumes of kind %s: its CSIDriver must list that in volumeLifecycleModes: %w",
-		l.options.Driver, mode, volume.ErrUnsupported)
+		c.options.Driver, mode, volume.ErrUnsupported)
 }
 
 // attaches reports whether volumes of the driver must be attached.
-func (l *client) attaches() bool {
-	if required, exists := l.attachRequired(); exists {
+func (c *client) attaches() bool {
+	if required, exists := c.attachRequired(); exists {
 		return required
 	}
-	return l.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
+	return c.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
 }
 
 // stages reports whether volumes of the driver must be staged.
-func (l *client) stages() bool {
-	return l.known().node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
+func (c *client) stages() bool {
+	return c.known().node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME]
 }

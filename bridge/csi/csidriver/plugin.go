@@ -131,9 +131,9 @@ func (p *Plugin) CanSupport(spec *volume.Spec) bool {
 
 func (p *Plugin) isPersistent(spec *volume.Spec) bool { return p.client.isPersistent(spec) }
 
-func (l *client) isPersistent(spec *volume.Spec) bool {
+func (c *client) isPersistent(spec *volume.Spec) bool {
 	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil &&
-		spec.PersistentVolume.Spec.CSI.Driver == l.options.Driver
+		spec.PersistentVolume.Spec.CSI.Driver == c.options.Driver
 }
 
 // GetAccessModes implements [volume.PersistentVolumePlugin]. The driver itself refuses modes that it does not support.
@@ -203,15 +203,15 @@ var errOtherPlugin = errors.New("the volume has no csi source of this driver")
 // [volume.ErrInvalid].
 func (p *Plugin) sourceOf(spec *volume.Spec) (source, error) { return p.client.sourceOf(spec) }
 
-func (l *client) sourceOf(spec *volume.Spec) (source, error) {
-	if !l.isPersistent(spec) {
-		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", l.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
+func (c *client) sourceOf(spec *volume.Spec) (source, error) {
+	if !c.isPersistent(spec) {
+		return source{}, fmt.Errorf("driver %q: volume %q: %w: %w", c.options.Driver, spec.Name(), errOtherPlugin, volume.ErrInvalid)
 	}
 	pv := spec.PersistentVolume
-	if err := l.checkMode(storagev1.VolumeLifecyclePersistent); err != nil {
+	if err := c.checkMode(storagev1.VolumeLifecyclePersistent); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
 	}
-	if err := l.options.checkHandle(pv.Spec.CSI.VolumeHandle); err != nil {
+	if err := c.options.checkHandle(pv.Spec.CSI.VolumeHandle); err != nil {
 		return source{}, fmt.Errorf("volume %q: %w", pv.Name, err)
 	}
 	return source{
