@@ -8,9 +8,11 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,9 +174,16 @@ func (c *cluster) store(client *clientv3.Client, prefix string) *etcd.Store {
 	return s
 }
 
+// addresses counts the addresses of this process.
+var addresses atomic.Uint32
+
+// freeAddress returns an address where a member listens, again after it was stopped. Each address has an IP of its own:
+// a port of 127.0.0.1 on which no program listens can become the port of a connection at any time.
 func freeAddress(t testing.TB) *url.URL {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	process := os.Getpid()
+	ip := net.IPv4(127, byte(1+addresses.Add(1)%254), byte(process>>8), byte(process))
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(ip.String(), "0"))
 	require.NoError(t, err)
 	defer l.Close()
 	return &url.URL{Scheme: "http", Host: l.Addr().String()}

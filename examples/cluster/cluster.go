@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -213,11 +214,14 @@ func (c *cluster) killAll() error {
 	return errors.Join(errs...)
 }
 
-// freeAddresses returns addresses of this machine at which no program listens.
+// freeAddresses returns addresses of this machine at which no program listens. Connections of other programs come from
+// 127.0.0.1 and take its ports at any time, so the addresses have another IP.
 func freeAddresses(count int) ([]string, error) {
+	process := os.Getpid()
+	ip := net.IPv4(127, 1, byte(process>>8), byte(process)).String()
 	var all []string
 	for range count {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // It returns at once.
+		l, err := net.Listen("tcp", net.JoinHostPort(ip, "0")) //nolint:noctx // It returns at once.
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"sync/atomic"
 	"testing"
 
@@ -59,9 +60,13 @@ func startEtcd(t *testing.T) *clientv3.Client {
 	return c
 }
 
+// freeAddress returns an address of this machine at which no program listens. Connections of other programs come from
+// 127.0.0.1 and take its ports at any time, so the address has another IP.
 func freeAddress(t *testing.T) url.URL {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	process := os.Getpid()
+	ip := net.IPv4(127, 1, byte(process>>8), byte(process))
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(ip.String(), "0"))
 	require.NoError(t, err)
 	defer l.Close()
 	return url.URL{Scheme: "http", Host: l.Addr().String()}
