@@ -9,7 +9,7 @@ import (
 
 // reader finds out what is mounted where. It changes nothing. It waits for a filesystem only where a method says so.
 type reader struct {
-	// current is what is kept of the mount table.
+	// cache is what is kept of the mount table.
 	cache     *tableCache
 	scratches sync.Pool
 	without   Feature

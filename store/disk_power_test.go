@@ -17,7 +17,7 @@ import (
 	"github.com/volumekit/volumekit/internal/journal/modeldisk"
 )
 
-// life is a store on a modelDisk, and what it has promised after how many steps.
+// life is a store on a disk of the model, and what it has promised after how many steps.
 type life struct {
 	*testing.T
 	disk     *modeldisk.Disk

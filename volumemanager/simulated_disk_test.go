@@ -21,8 +21,8 @@ import (
 type simulatedDisk struct {
 	boot  int
 	files map[string]map[string][]byte
+	mu    sync.Mutex // guards owners
 	// owners are the processes that have locked the directories. The lock of one that was killed is gone.
-	mu     sync.Mutex // of owners
 	owners map[string]*sim.Process
 	bug    simulatedBug
 }

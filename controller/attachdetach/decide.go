@@ -34,7 +34,7 @@ const (
 
 // attachmentView is all that the decision on one attachment depends on.
 type attachmentView struct {
-	// keep says that a pod on the node wants the volume.
+	// wanted says that a pod on the node wants the volume.
 	wanted bool
 	state  cluster.AttachmentState
 	use    cluster.UseState

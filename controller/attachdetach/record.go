@@ -49,7 +49,7 @@ type attachmentRecords struct {
 type recordRef struct {
 	name string
 	uid  types.UID
-	// recordNotBegun is the object as the intent of a running operation wrote it; nil without such an operation.
+	// begun is the object as the intent of a running operation wrote it; nil without such an operation.
 	begun *storagev1.VolumeAttachment
 }
 

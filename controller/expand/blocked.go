@@ -13,8 +13,8 @@ import (
 // request is what a claim asks for in one kind of change. A failure of one request does not delay another.
 type request struct {
 	uid types.UID
-	// get is the size that the claim requests, or the classes of attributes that it names.
-	of string
+	// value is the size that the claim requests, or the classes of attributes that it names.
+	value string
 }
 
 // blockedClaim is the reason why a claim does not get its change now.

@@ -38,7 +38,7 @@ func requested(claim *v1.PersistentVolumeClaim) resource.Quantity {
 
 func (e *expansions) request(claim *v1.PersistentVolumeClaim) request {
 	size := requested(claim)
-	return request{uid: claim.UID, of: strconv.FormatInt(size.Value(), 10)}
+	return request{uid: claim.UID, value: strconv.FormatInt(size.Value(), 10)}
 }
 
 func (e *expansions) blockedClaims() *blockedClaims { return e.blocked }

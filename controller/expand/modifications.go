@@ -27,7 +27,7 @@ var _ change = (*modifications)(nil)
 // there, or was made again, may be tried at once.
 func (m *modifications) request(claim *v1.PersistentVolumeClaim) request {
 	wanted, next := named(claim.Spec.VolumeAttributesClassName), operationexecutor.ModificationClass(claim)
-	return request{uid: claim.UID, of: fmt.Sprint(wanted, "/", m.uid(wanted), "/", next, "/", m.uid(next))}
+	return request{uid: claim.UID, value: fmt.Sprint(wanted, "/", m.uid(wanted), "/", next, "/", m.uid(next))}
 }
 
 // uid returns the UID of a class. Classes of a store without UIDs differ by their version.

@@ -67,7 +67,7 @@ func (l *large) use(i int) {
 	x.refreshAttachment(name, newAttachment(name, name, nodeName(i%l.nodes)))
 }
 
-// pods returns a pod of each case: bound, existing volumes, new volumes, attach limits.
+// pod returns a pod of one of these kinds: bound, existing volumes, new volumes, attach limits.
 func (l *large) pod(kind string, i int) *v1.Pod {
 	p := newPod(fmt.Sprint(kind, i))
 	for j := range 3 {

@@ -51,7 +51,7 @@ func newPlantedStorage(t testing.TB, world *fake.Mounter) *plantedStorage {
 // diskPath is where a disk is, on every node.
 func diskPath(name string) string { return "/storage/" + name }
 
-// devicePath is the device of a disk that is given to pods as one.
+// plantedDevice is the device of a disk that is given to pods as one.
 func plantedDevice(name string) string { return diskPath(name) + "/device" }
 
 func (s *plantedStorage) keepOpen() {

@@ -73,7 +73,7 @@ type podToken struct {
 	Expires time.Time `json:"expirationTimestamp"`
 }
 
-// tokens returns a token for each audience, in Kubernetes' JSON format. It requests new tokens at each call and keeps
+// podTokens returns a token for each audience, in Kubernetes' JSON format. It requests new tokens at each call and keeps
 // none.
 func (o Options) podTokens(ctx context.Context, pod *v1.Pod, requests []storagev1.TokenRequest) (string, error) {
 	if o.Tokens == nil {

@@ -76,7 +76,7 @@ type podView struct {
 	stale bool
 	// remount says that the set-up must be refreshed.
 	remount bool
-	// grow says that the volume is smaller here than the size that the pod needs.
+	// expand says that the volume is smaller here than the size that the pod needs.
 	expand bool
 	// pending says that an operation on the volume for this pod is running.
 	pending bool
