@@ -95,7 +95,7 @@ func TestVolumesThatAnswerAreNotMeasuredBehindThoseThatHang(t *testing.T) {
 			}
 		}
 		assert.Equal(t, healthy, measured)
-		assert.LessOrEqual(t, time.Since(asked), statspkg.Patience+hung*statspkg.WorkerPatience, "of the bubble")
+		assert.LessOrEqual(t, time.Since(asked), statspkg.CallerWait+hung*statspkg.WorkerWait, "of the bubble")
 		close(release)
 		synctest.Wait()
 	})

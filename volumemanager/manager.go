@@ -62,7 +62,7 @@ type Manager struct {
 	subpaths   *containers.Subpaths
 	idMapper   idMapper
 	orphans    *orphans.List
-	stats      *stats.Meter
+	stats      *stats.Collector
 
 	reconciler *reconciler.Reconciler
 	view       nodeView

@@ -28,6 +28,6 @@ func (c podCleaner) RemovePodDirs(o operationexecutor.OperationInfo) bool {
 func (c podCleaner) LastTornDown(pod volume.UniquePodName) { c.m.recovery.RemoveDirs(pod) }
 
 func (c podCleaner) Ended(pod volume.UniquePodName) {
-	c.m.recovery.Settle(pod)
+	c.m.recovery.ForgetRemoval(pod)
 	c.m.changes.Notify(pod)
 }

@@ -93,7 +93,7 @@ func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]Vol
 	for {
 		// What is measured from now on is young enough.
 		rows := m.Stats(maxAge + time.Since(asked))
-		next, waits := m.stats.NextPatience()
+		next, waits := m.stats.NextWaitEnd()
 		if !waits {
 			return m.Stats(math.MaxInt64), nil // What was asked for may have been measured since the answer above.
 		}

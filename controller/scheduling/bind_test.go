@@ -339,8 +339,8 @@ func TestAReservationEndsWithItsPod(t *testing.T) {
 		w.delete(p)
 		w.requireFits(newPod("q", "more"), everywhere...)
 		require.Empty(t, w.s.index.reservations)
-		require.Empty(t, w.s.index.claimHolds)
-		require.Empty(t, w.s.index.holdsOn)
+		require.Empty(t, w.s.index.claimReservations)
+		require.Empty(t, w.s.index.reservedBy)
 		require.Empty(t, w.s.index.podsOf)
 	})
 }

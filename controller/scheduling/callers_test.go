@@ -51,7 +51,7 @@ func TestAPodThatIsChangedAfterReserveIsReleasedWhole(t *testing.T) {
 		r.Release()
 		x := w.s.index
 		require.Empty(w.t, x.reservations)
-		require.Empty(w.t, x.claimHolds)
+		require.Empty(w.t, x.claimReservations)
 		require.Empty(w.t, x.pods)
 		require.Empty(w.t, x.podsOf)
 		w.requireFits(newPod("q", "a", "b"), "node-1", "node-2")

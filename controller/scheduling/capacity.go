@@ -21,20 +21,20 @@ type capacities struct {
 	nodes     *nodes
 	selectors *selectors
 
-	drivers   map[string]*storagev1.CSIDriver // by name
-	byName    map[types.NamespacedName]*capacity
-	segments  map[string]*segments // the capacities of a class
-	charges   map[types.NamespacedName]*charge
-	chargesAt map[int32]map[*charge]bool // by slot
-	settling  []settledCapacity          // the next to end first
-	settles   chan struct{}              // holds one value when settling has grown
+	drivers       map[string]*storagev1.CSIDriver // by name
+	byName        map[types.NamespacedName]*capacity
+	segments      map[string]*segments // the capacities of a class
+	allocations   map[types.NamespacedName]*allocation
+	allocationsAt map[int32]map[*allocation]bool // by slot
+	settling      []settledCapacity              // the next to end first
+	settles       chan struct{}                  // holds one value when settling has grown
 }
 
 func newCapacities(logger *slog.Logger, n *nodes, s *selectors) *capacities {
 	return &capacities{
 		logger: logger, nodes: n, selectors: s,
 		drivers: map[string]*storagev1.CSIDriver{}, byName: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
-		charges: map[types.NamespacedName]*charge{}, chargesAt: map[int32]map[*charge]bool{}, settles: make(chan struct{}, 1),
+		allocations: map[types.NamespacedName]*allocation{}, allocationsAt: map[int32]map[*allocation]bool{}, settles: make(chan struct{}, 1),
 	}
 }
 
@@ -49,17 +49,17 @@ func (k *capacities) refreshDriver(name string, driver *storagev1.CSIDriver) {
 
 // capacity is the free capacity of one segment for one class: the published capacity, less the volumes in progress.
 type capacity struct {
-	all      *capacities
-	name     types.NamespacedName
-	uid      types.UID
-	version  string
-	class    string
-	selector *selector // nil: all nodes
-	largest  int64     // of one volume
-	total    int64     // of all volumes together
-	known    int64     // the published capacity, 0 when there is none
-	charged  int64     // for volumes in progress
-	settling []settling
+	all       *capacities
+	name      types.NamespacedName
+	uid       types.UID
+	version   string
+	class     string
+	selector  *selector // nil: all nodes
+	largest   int64     // of one volume
+	total     int64     // of all volumes together
+	known     int64     // the published capacity, 0 when there is none
+	allocated int64     // for volumes in progress
+	settling  []settling
 }
 
 // settling is a new volume that the published capacity may still include.
@@ -74,7 +74,7 @@ const settleTime = time.Minute
 
 // left returns the free capacity: of all volumes together, and of one volume.
 func (c *capacity) left(now time.Time) int64 {
-	left := c.total - c.charged
+	left := c.total - c.allocated
 	for _, s := range c.settling {
 		if now.Before(s.until) {
 			left -= s.bytes
@@ -114,7 +114,7 @@ func (s *segments) unplace(c *capacity) {
 // place implements member.
 func (c *capacity) place() {
 	c.all.segments[c.class].place(c)
-	c.all.chargeAnew(c)
+	c.all.allocateAnew(c)
 }
 
 // unplace implements member.
@@ -202,32 +202,32 @@ func (k *capacities) remove(c *capacity) {
 	}
 }
 
-// charge is the part of a node's capacity that a claim takes while its volume is in progress.
-type charge struct {
+// allocation is the part of a node's capacity that a claim takes while its volume is in progress.
+type allocation struct {
 	class string
 	node  string
 	slot  int32
 	bytes int64
 }
 
-// chargeAnew subtracts all volumes in progress in a capacity's segment.
-func (k *capacities) chargeAnew(c *capacity) {
-	c.charged = 0
+// allocateAnew subtracts all volumes in progress in a capacity's segment.
+func (k *capacities) allocateAnew(c *capacity) {
+	c.allocated = 0
 	if slot, single := c.selector.single(); single {
-		c.chargeAll(k.chargesAt[slot])
+		c.addAllocations(k.allocationsAt[slot])
 		return
 	}
-	for slot, charges := range k.chargesAt {
+	for slot, allocations := range k.allocationsAt {
 		if c.selector.has(slot) {
-			c.chargeAll(charges)
+			c.addAllocations(allocations)
 		}
 	}
 }
 
-func (c *capacity) chargeAll(charges map[*charge]bool) {
-	for ch := range charges {
-		if ch.class == c.class {
-			c.charged += ch.bytes
+func (c *capacity) addAllocations(allocations map[*allocation]bool) {
+	for a := range allocations {
+		if a.class == c.class {
+			c.allocated += a.bytes
 		}
 	}
 }
@@ -250,25 +250,25 @@ func (k *capacities) eachAt(class string, slot int32, do func(c *capacity)) {
 	}
 }
 
-// chargeOf returns the present charge of a claim: it has no volume, and its volume is in progress for a node, by the
-// claim or by a reservation.
-func (x *index) chargeOf(name types.NamespacedName) (charge, bool) {
+// allocationOf returns the present allocation of a claim. It is false if the claim has a volume, or if no claim annotation and no
+// reservation names a node for a new volume.
+func (x *index) allocationOf(name types.NamespacedName) (allocation, bool) {
 	claim := x.claims[name]
 	if claim == nil || claim.Spec.VolumeName != "" {
-		return charge{}, false
+		return allocation{}, false
 	}
 	node := claim.Annotations[objects.AnnSelectedNode]
-	if hold := x.claimHolds[name]; hold != nil {
-		node = hold.node
-		if hold.volume != "" {
+	if reserved := x.claimReservations[name]; reserved != nil {
+		node = reserved.node
+		if reserved.volume != "" {
 			node = ""
 		}
 	}
 	class := x.classes[objects.ClassOf(claim)]
 	if node == "" || class == nil || !provisions(class.object) {
-		return charge{}, false
+		return allocation{}, false
 	}
-	return charge{class: class.object.Name, node: node, bytes: fit.RequestedBytes(claim)}, true
+	return allocation{class: class.object.Name, node: node, bytes: fit.RequestedBytes(claim)}, true
 }
 
 // provisions reports whether the class can have new volumes.
@@ -276,11 +276,11 @@ func provisions(class *storagev1.StorageClass) bool {
 	return class.Provisioner != "" && class.Provisioner != objects.NoProvisioner
 }
 
-// recharge updates the charge of a claim. The charge of a claim with a new volume settles.
-func (x *index) recharge(name types.NamespacedName) {
+// updateAllocation updates the allocation of a claim. If the claim has its new volume, the volume is subtracted for a while longer.
+func (x *index) updateAllocation(name types.NamespacedName) {
 	claim := x.claims[name]
-	now, charged := x.chargeOf(name)
-	if !charged {
+	now, allocated := x.allocationOf(name)
+	if !allocated {
 		if claim != nil && claim.Spec.VolumeName != "" {
 			x.capacities.settle(name)
 		} else {
@@ -288,37 +288,37 @@ func (x *index) recharge(name types.NamespacedName) {
 		}
 		return
 	}
-	x.capacities.charge(name, now)
+	x.capacities.allocate(name, now)
 }
 
-// charge sets the charge of a claim.
-func (k *capacities) charge(name types.NamespacedName, now charge) {
-	old := k.charges[name]
+// allocate sets the allocation of a claim.
+func (k *capacities) allocate(name types.NamespacedName, now allocation) {
+	old := k.allocations[name]
 	if old != nil && old.class == now.class && old.node == now.node && old.bytes == now.bytes {
 		return
 	}
 	k.release(name)
 	now.slot = k.nodes.hold(now.node)
-	k.charges[name] = &now
-	link(k.chargesAt, now.slot, &now)
-	k.eachAt(now.class, now.slot, func(c *capacity) { c.charged += now.bytes })
+	k.allocations[name] = &now
+	link(k.allocationsAt, now.slot, &now)
+	k.eachAt(now.class, now.slot, func(c *capacity) { c.allocated += now.bytes })
 }
 
-// release ends the charge of a claim, if it has one.
+// release ends the allocation of a claim, if it has one.
 func (k *capacities) release(name types.NamespacedName) {
-	old := k.charges[name]
+	old := k.allocations[name]
 	if old == nil {
 		return
 	}
-	delete(k.charges, name)
-	unlink(k.chargesAt, old.slot, old)
-	k.eachAt(old.class, old.slot, func(c *capacity) { c.charged -= old.bytes })
+	delete(k.allocations, name)
+	unlink(k.allocationsAt, old.slot, old)
+	k.eachAt(old.class, old.slot, func(c *capacity) { c.allocated -= old.bytes })
 	k.nodes.drop(old.node)
 }
 
-// settle ends the charge of a claim whose volume was made. Its capacities continue to subtract the volume for a while.
+// settle ends the allocation of a claim whose volume was made. Its capacities continue to subtract the volume for settleTime at most.
 func (k *capacities) settle(name types.NamespacedName) {
-	if old := k.charges[name]; old != nil {
+	if old := k.allocations[name]; old != nil {
 		k.eachAt(old.class, old.slot, func(c *capacity) { c.settle(old.bytes) })
 		k.release(name)
 	}

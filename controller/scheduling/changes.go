@@ -172,14 +172,14 @@ func (s *Scheduler) podChanged(p *v1.Pod) {
 func (s *Scheduler) claimChanged(claim *v1.PersistentVolumeClaim) {
 	name := store.NameOf(claim)
 	s.mu.Lock()
-	charged := s.index.capacities.charges[name]
+	old := s.index.capacities.allocations[name]
 	s.index.refreshClaim(name, get(s.claims, claim))
-	freed := charged != nil && s.index.capacities.charges[name] != charged
+	freed := old != nil && s.index.capacities.allocations[name] != old
 	s.wake(name)
 	s.mu.Unlock()
 	s.report(ClusterEvent{Kind: ClaimChanged, Name: name, Claim: name})
 	if freed {
-		s.report(ClusterEvent{Kind: CapacityRaised, Class: charged.class, Node: charged.node})
+		s.report(ClusterEvent{Kind: CapacityRaised, Class: old.class, Node: old.node})
 	}
 }
 
@@ -189,7 +189,7 @@ func (s *Scheduler) volumeChanged(pv *v1.PersistentVolume) {
 	for claim := range s.index.claimsOf[pv.Name] {
 		s.wake(claim)
 	}
-	for claim := range s.index.holdsOn[pv.Name] {
+	for claim := range s.index.reservedBy[pv.Name] {
 		s.wake(claim)
 	}
 	s.index.refreshVolume(pv.Name, get(s.volumes, pv))

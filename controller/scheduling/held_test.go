@@ -78,7 +78,7 @@ func TestAReservationEndsWithAPodThatIsSeenLater(t *testing.T) {
 		w.delete(p)
 		require.ErrorIs(w.t, b.end(), ErrPodGone)
 		require.Empty(w.t, w.s.index.reservations)
-		require.Empty(w.t, w.s.index.claimHolds)
+		require.Empty(w.t, w.s.index.claimReservations)
 	})
 }
 

@@ -36,10 +36,10 @@ type index struct {
 
 	attributeDrivers map[string]string // by VolumeAttributesClass
 
-	claimHolds   map[types.NamespacedName]*claimHold
-	holdsOn      map[string]map[types.NamespacedName]bool // by volume
-	reservations map[types.NamespacedName]*Reservation    // by pod
-	capacities   *capacities
+	claimReservations map[types.NamespacedName]*claimReservation
+	reservedBy        map[string]map[types.NamespacedName]bool // by volume
+	reservations      map[types.NamespacedName]*Reservation    // by pod
+	capacities        *capacities
 }
 
 func newIndex(logger *slog.Logger) *index {
@@ -53,7 +53,7 @@ func newIndex(logger *slog.Logger) *index {
 		pods: map[types.NamespacedName]*pod{}, podsOf: map[types.NamespacedName]map[podKey]*pod{},
 		attachments: map[string]*attachment{}, attachmentsOf: map[string]map[string]bool{},
 		attributeDrivers: map[string]string{}, capacities: newCapacities(logger, n, selectors),
-		claimHolds: map[types.NamespacedName]*claimHold{}, holdsOn: map[string]map[types.NamespacedName]bool{},
+		claimReservations: map[types.NamespacedName]*claimReservation{}, reservedBy: map[string]map[types.NamespacedName]bool{},
 		reservations: map[types.NamespacedName]*Reservation{},
 	}
 }
@@ -91,7 +91,7 @@ func (x *index) refreshClass(name string, class *storagev1.StorageClass) {
 	}
 	for claim := range x.unboundOf[name] {
 		x.recountClaim(claim)
-		x.recharge(claim)
+		x.updateAllocation(claim)
 	}
 }
 
@@ -112,8 +112,8 @@ func (x *index) refreshClaim(name types.NamespacedName, claim *v1.PersistentVolu
 		x.claims[name] = claim
 		x.linkClaim(name, claim)
 	}
-	x.checkHold(name, claim)
-	x.recharge(name)
+	x.checkReservation(name, claim)
+	x.updateAllocation(name)
 	x.recountClaim(name)
 }
 
@@ -146,8 +146,8 @@ func (x *index) attachedOf(name types.NamespacedName) attached {
 	if v := x.volumes[claim.Spec.VolumeName]; v != nil {
 		return v.attached
 	}
-	if hold := x.claimHolds[name]; hold != nil && hold.volume != "" {
-		if v := x.volumes[hold.volume]; v != nil {
+	if reserved := x.claimReservations[name]; reserved != nil && reserved.volume != "" {
+		if v := x.volumes[reserved.volume]; v != nil {
 			return v.attached
 		}
 	}

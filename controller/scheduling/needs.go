@@ -150,8 +150,8 @@ func (x *index) wait(n *need) {
 	n.group = x.groups[fit.GroupOfClaim(n.claim)]
 	n.node = n.claim.Annotations[objects.AnnSelectedNode]
 	n.unmet = x.lacksAttributes(n)
-	if hold := x.claimHolds[n.name]; hold != nil {
-		n.reserved, n.node = x.volumes[hold.volume], hold.node
+	if reserved := x.claimReservations[n.name]; reserved != nil {
+		n.reserved, n.node = x.volumes[reserved.volume], reserved.node
 		if n.reserved != nil {
 			n.node = ""
 			return

@@ -51,8 +51,8 @@ func (w *plainWorld) placedPods() map[string][]*v1.Pod {
 	return placed
 }
 
-// holdOf returns what is reserved for a claim.
-func (w *plainWorld) holdOf(claim types.NamespacedName) (choice, string, bool) {
+// reservationOf returns what is reserved for a claim.
+func (w *plainWorld) reservationOf(claim types.NamespacedName) (choice, string, bool) {
 	for _, r := range w.reservations {
 		for _, c := range r.choices {
 			if c.name == claim {
@@ -69,8 +69,8 @@ func (w *plainWorld) attachedOf(claim types.NamespacedName) string {
 		return ""
 	}
 	name := c.Spec.VolumeName
-	if hold, _, held := w.holdOf(claim); held && w.volumes[name] == nil {
-		name = hold.volume
+	if reserved, _, held := w.reservationOf(claim); held && w.volumes[name] == nil {
+		name = reserved.volume
 	}
 	if pv := w.volumes[name]; pv != nil {
 		return pv.Spec.CSI.Driver + " " + pv.Spec.CSI.VolumeHandle
@@ -214,8 +214,8 @@ func (w *plainWorld) users(p *v1.Pod, node *v1.Node, name types.NamespacedName, 
 
 // keptFor returns the volume that an unbound claim must have, nil for none.
 func (w *plainWorld) keptFor(claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
-	if hold, _, held := w.holdOf(store.NameOf(claim)); held && w.volumes[hold.volume] != nil {
-		return w.volumes[hold.volume]
+	if reserved, _, held := w.reservationOf(store.NameOf(claim)); held && w.volumes[reserved.volume] != nil {
+		return w.volumes[reserved.volume]
 	}
 	all := slices.SortedFunc(maps.Values(w.volumes), func(a, b *v1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
 	return fit.BestReserved(claim, slices.DeleteFunc(all, func(pv *v1.PersistentVolume) bool { return pv.Spec.ClaimRef == nil }))
@@ -223,7 +223,7 @@ func (w *plainWorld) keptFor(claim *v1.PersistentVolumeClaim) *v1.PersistentVolu
 
 // madeFor returns the node for which the volume of a claim is being made, "" for none.
 func (w *plainWorld) madeFor(claim *v1.PersistentVolumeClaim) string {
-	if _, node, held := w.holdOf(store.NameOf(claim)); held {
+	if _, node, held := w.reservationOf(store.NameOf(claim)); held {
 		return node
 	}
 	return claim.Annotations[objects.AnnSelectedNode]
@@ -303,8 +303,8 @@ func (w *plainWorld) hasRoom(class string, node *v1.Node, request, earlier int64
 		}
 		left := c.Capacity.Value() - earlier
 		for name, claim := range w.claims {
-			hold, _, held := w.holdOf(name)
-			if claim.Spec.VolumeName != "" || objects.ClassOf(claim) != class || held && hold.volume != "" {
+			reserved, _, held := w.reservationOf(name)
+			if claim.Spec.VolumeName != "" || objects.ClassOf(claim) != class || held && reserved.volume != "" {
 				continue
 			}
 			on := w.nodes[w.madeFor(claim)]
@@ -547,8 +547,8 @@ func (w *plainWorld) reserveAndRelease(c chooser, s *Scheduler, step int) {
 func (w *plainWorld) dropStale(s *Scheduler) {
 	for _, r := range w.reservations {
 		for _, ch := range r.choices {
-			hold := s.index.claimHolds[ch.name]
-			if hold == nil || hold.volume != ch.volume || hold.node != r.node || w.claims[ch.name].Spec.VolumeName != "" || ch.volume != "" && (w.volumes[ch.volume] == nil || w.volumes[ch.volume].Spec.ClaimRef != nil) {
+			reserved := s.index.claimReservations[ch.name]
+			if reserved == nil || reserved.volume != ch.volume || reserved.node != r.node || w.claims[ch.name].Spec.VolumeName != "" || ch.volume != "" && (w.volumes[ch.volume] == nil || w.volumes[ch.volume].Spec.ClaimRef != nil) {
 				r.Release()
 				break
 			}
@@ -594,11 +594,11 @@ func requireSameAsAnew(t *testing.T, w *plainWorld, s *Scheduler, c chooser) {
 	require.Len(t, s.index.selectors.byLabel, len(anew.index.selectors.byLabel))
 	require.Len(t, s.index.nodes.labeled, len(anew.index.nodes.labeled))
 	require.Len(t, s.index.groups, len(anew.index.groups))
-	require.Len(t, s.index.capacities.charges, len(anew.index.capacities.charges))
+	require.Len(t, s.index.capacities.allocations, len(anew.index.capacities.allocations))
 	require.Len(t, s.index.podsOf, len(anew.index.podsOf))
 	require.Len(t, s.index.naming, len(anew.index.naming))
-	require.Empty(t, s.index.claimHolds)
-	require.Empty(t, s.index.holdsOn)
+	require.Empty(t, s.index.claimReservations)
+	require.Empty(t, s.index.reservedBy)
 	for name, d := range anew.index.drivers {
 		require.Len(t, s.index.drivers[name].used, len(d.used))
 	}

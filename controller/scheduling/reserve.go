@@ -37,13 +37,13 @@ type choice struct {
 	volume string // "": it is made
 	pvUID  types.UID
 
-	hold                      *claimHold // the reservation of the claim
-	placing, selected         string     // the state of the claim at the choice
-	claimBefore, volumeBefore string     // the versions before Bind's own writes
+	reservation               *claimReservation // the reservation of the claim
+	placing, selected         string            // the state of the claim at the choice
+	claimBefore, volumeBefore string            // the versions before Bind's own writes
 }
 
-// claimHold is the volume that a claim gets by the reservations of its pods.
-type claimHold struct {
+// claimReservation is the volume that a claim gets by the reservations of its pods.
+type claimReservation struct {
 	volume string // "": it is made
 	node   string
 	users  int
@@ -133,68 +133,68 @@ func (p *search) choicesAt(i int) []choice {
 func (x *index) reserve(r *Reservation, p *v1.Pod) {
 	for i := range r.choices {
 		c := &r.choices[i]
-		c.hold = x.addHold(c, r.node)
+		c.reservation = x.addReservation(c, r.node)
 	}
 	x.reservations[r.key.name] = r
 	x.addPod(p, r.node)
 }
 
-// addHold reserves the choice for its claim, or joins the reservation that the claim has.
-func (x *index) addHold(c *choice, node string) *claimHold {
-	hold := x.claimHolds[c.name]
-	if hold == nil {
-		hold = &claimHold{volume: c.volume, node: node}
-		x.claimHolds[c.name] = hold
-		x.linkHold(c.name, hold)
+// addReservation reserves the choice for its claim, or joins the reservation that the claim has.
+func (x *index) addReservation(c *choice, node string) *claimReservation {
+	reserved := x.claimReservations[c.name]
+	if reserved == nil {
+		reserved = &claimReservation{volume: c.volume, node: node}
+		x.claimReservations[c.name] = reserved
+		x.takeVolume(c.name, reserved)
 	}
-	hold.users++
-	x.recharge(c.name)
+	reserved.users++
+	x.updateAllocation(c.name)
 	x.recountClaim(c.name)
-	return hold
+	return reserved
 }
 
-// linkHold takes the volume of a hold from the free ones, and unlinkHold gives it back.
-func (x *index) linkHold(claim types.NamespacedName, hold *claimHold) {
-	if hold.volume == "" {
+// takeVolume takes the volume of a reservation out of the free volumes. returnVolume adds it again.
+func (x *index) takeVolume(claim types.NamespacedName, reserved *claimReservation) {
+	if reserved.volume == "" {
 		return
 	}
-	link(x.holdsOn, hold.volume, claim)
-	if v := x.volumes[hold.volume]; v != nil {
+	link(x.reservedBy, reserved.volume, claim)
+	if v := x.volumes[reserved.volume]; v != nil {
 		x.setFree(v)
 	}
 }
 
-func (x *index) unlinkHold(claim types.NamespacedName, hold *claimHold) {
-	if hold.volume == "" {
+func (x *index) returnVolume(claim types.NamespacedName, reserved *claimReservation) {
+	if reserved.volume == "" {
 		return
 	}
-	unlink(x.holdsOn, hold.volume, claim)
-	if v := x.volumes[hold.volume]; v != nil {
+	unlink(x.reservedBy, reserved.volume, claim)
+	if v := x.volumes[reserved.volume]; v != nil {
 		x.setFree(v)
 	}
 }
 
-// dropHold ends the reservation of a claim, for all pods that share it.
-func (x *index) dropHold(name types.NamespacedName, hold *claimHold) {
-	delete(x.claimHolds, name)
-	x.unlinkHold(name, hold)
-	x.recharge(name)
+// dropReservation ends the reservation of a claim, for all pods that share it.
+func (x *index) dropReservation(name types.NamespacedName, reserved *claimReservation) {
+	delete(x.claimReservations, name)
+	x.returnVolume(name, reserved)
+	x.updateAllocation(name)
 	x.recountClaim(name)
 }
 
-// checkHold ends the reservation for a claim that is gone, or that got another volume. If the claim got its reserved
+// checkReservation ends the reservation for a claim that is gone, or that got another volume. If the claim got its reserved
 // volume, the volume stays reserved until its own object shows the claim.
-func (x *index) checkHold(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
-	hold := x.claimHolds[name]
-	if hold != nil && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != hold.volume) {
-		x.dropHold(name, hold)
+func (x *index) checkReservation(name types.NamespacedName, claim *v1.PersistentVolumeClaim) {
+	reserved := x.claimReservations[name]
+	if reserved != nil && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != reserved.volume) {
+		x.dropReservation(name, reserved)
 	}
 }
 
-// dropHoldsOn ends the reservations of a volume that is gone.
-func (x *index) dropHoldsOn(volume string) {
-	for name := range x.holdsOn[volume] {
-		x.dropHold(name, x.claimHolds[name])
+// dropReservationsOf ends the reservations of a volume that is gone.
+func (x *index) dropReservationsOf(volume string) {
+	for name := range x.reservedBy[volume] {
+		x.dropReservation(name, x.claimReservations[name])
 	}
 }
 
@@ -207,9 +207,9 @@ func (x *index) end(r *Reservation) {
 	delete(x.reservations, r.key.name)
 	for i := range r.choices {
 		c := &r.choices[i]
-		c.hold.users--
-		if c.hold.users == 0 && x.claimHolds[c.name] == c.hold {
-			x.dropHold(c.name, c.hold)
+		c.reservation.users--
+		if c.reservation.users == 0 && x.claimReservations[c.name] == c.reservation {
+			x.dropReservation(c.name, c.reservation)
 		}
 	}
 	if p := x.pods[r.key.name]; p != nil && p.key == r.key && !p.stored {

@@ -209,7 +209,7 @@ func (x *index) removeFree(v *pvState) {
 // isFree reports whether a claim that the volume does not name may get the volume.
 func (x *index) isFree(v *pvState) bool {
 	pv := v.object
-	return len(x.holdsOn[pv.Name]) == 0 && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv) && !objects.IsUnfilled(pv)
+	return len(x.reservedBy[pv.Name]) == 0 && pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && fit.Unused(pv) && !objects.IsUnfilled(pv)
 }
 
 // setFree updates the place of a changed volume among the free ones.
@@ -253,7 +253,7 @@ func (x *index) refreshVolume(name string, pv *v1.PersistentVolume) {
 		x.recountVolume(name)
 	}
 	if now == nil {
-		x.dropHoldsOn(name)
+		x.dropReservationsOf(name)
 	}
 }
 
@@ -289,7 +289,7 @@ func (x *index) recountVolume(name string) {
 	for claim := range x.claimsOf[name] {
 		x.recountClaim(claim)
 	}
-	for claim := range x.holdsOn[name] {
+	for claim := range x.reservedBy[name] {
 		x.recountClaim(claim)
 	}
 	for at := range x.attachmentsOf[name] {

@@ -72,7 +72,7 @@ func (g *groupController) CreateVolumeGroupSnapshot(
 	var made *csi.VolumeGroupSnapshot
 	err = g.locks.exclusively(ctx, groupNameLock(r.GetName()), func() error {
 		record, err := g.create(ctx, plugin, r)
-		made = g.message(record.Told)
+		made = g.message(record.Group)
 		return err
 	})
 	if err != nil {
@@ -88,7 +88,7 @@ func (g *groupController) create(
 	record, known := g.state.groups.Get(r.GetName())
 	if known && record.Step == deleting {
 		// A caller that has forgotten it knows no id to delete it by.
-		deletion := &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: record.Told.Handle}
+		deletion := &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: record.Group.Handle}
 		if err := g.remove(ctx, plugin, deletion); err != nil {
 			return record, err
 		}
@@ -101,9 +101,9 @@ func (g *groupController) create(
 	}
 	switch {
 	case known && record.Step == made:
-		told, err := plugin.GetGroupSnapshot(ctx, record.Told.Handle, record.snapshotIDs())
+		group, err := plugin.GetGroupSnapshot(ctx, record.Group.Handle, record.snapshotIDs())
 		if !errors.Is(err, volume.ErrUnsupported) {
-			record.Told = told
+			record.Group = group
 			return record, err
 		}
 	case !known:
@@ -179,19 +179,19 @@ func (g *groupController) take(
 		ids[name] = id
 		options.Sources = append(options.Sources, source)
 	}
-	told, err := plugin.CreateGroupSnapshot(ctx, options)
+	group, err := plugin.CreateGroupSnapshot(ctx, options)
 	if err != nil {
 		return record, err
 	}
-	record.Step, record.Told, record.Origins = made, told, map[string]string{}
-	for _, s := range told.Snapshots {
+	record.Step, record.Group, record.Origins = made, group, map[string]string{}
+	for _, s := range group.Snapshots {
 		record.Origins[s.Handle] = ids[s.SourceVolume]
 		delete(ids, s.SourceVolume)
 	}
 	if len(ids) > 0 || len(record.Origins) != len(record.Sources) {
-		return record, volume.Uncertain(fmt.Errorf("the plugin has made a group of %d snapshots of %d volumes", len(told.Snapshots), len(record.Sources)))
+		return record, volume.Uncertain(fmt.Errorf("the plugin has made a group of %d snapshots of %d volumes", len(group.Snapshots), len(record.Sources)))
 	}
-	return record, volume.Uncertain(checkGroupID(told.Handle))
+	return record, volume.Uncertain(checkGroupID(group.Handle))
 }
 
 // GetVolumeGroupSnapshot returns a group as it is now.
@@ -205,29 +205,29 @@ func (g *groupController) GetVolumeGroupSnapshot(
 	if err := checkGroupID(r.GetGroupSnapshotId()); err != nil {
 		return nil, err
 	}
-	told, err := plugin.GetGroupSnapshot(ctx, r.GetGroupSnapshotId(), r.GetSnapshotIds())
+	group, err := plugin.GetGroupSnapshot(ctx, r.GetGroupSnapshotId(), r.GetSnapshotIds())
 	record, known := g.state.groupByID(r.GetGroupSnapshotId())
 	if errors.Is(err, volume.ErrUnsupported) && known {
-		told, err = record.Told, record.Step.checkKept(record.Told.Handle)
+		group, err = record.Group, record.Step.checkKept(record.Group.Handle)
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range r.GetSnapshotIds() {
-		if !slices.ContainsFunc(told.Snapshots, func(s volume.Snapshot) bool { return s.Handle == id }) {
-			return nil, status.Errorf(codes.InvalidArgument, "snapshot %s is none of group %s", volume.Quote(id), volume.Quote(told.Handle))
+		if !slices.ContainsFunc(group.Snapshots, func(s volume.Snapshot) bool { return s.Handle == id }) {
+			return nil, status.Errorf(codes.InvalidArgument, "snapshot %s is none of group %s", volume.Quote(id), volume.Quote(group.Handle))
 		}
 	}
-	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.message(told)}, nil
+	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.message(group)}, nil
 }
 
-// message is what the caller is told of a group.
-func (g *groupController) message(told volume.GroupSnapshot) *csi.VolumeGroupSnapshot {
+// message is what the caller gets of a group.
+func (g *groupController) message(group volume.GroupSnapshot) *csi.VolumeGroupSnapshot {
 	message := &csi.VolumeGroupSnapshot{
-		GroupSnapshotId: told.Handle, CreationTime: timestamppb.New(told.CreationTime), ReadyToUse: told.ReadyToUse,
+		GroupSnapshotId: group.Handle, CreationTime: timestamppb.New(group.CreationTime), ReadyToUse: group.ReadyToUse,
 	}
 	origins := g.snapshots.origins()
-	for _, s := range told.Snapshots {
+	for _, s := range group.Snapshots {
 		message.Snapshots = append(message.Snapshots, origins.message(s))
 	}
 	return message
@@ -271,7 +271,7 @@ func (g *groupController) delete(
 	before, members := record.Step, r.GetSnapshotIds()
 	if known {
 		if len(members) == 0 {
-			members = record.snapshotIDs() // Some storage has to be told.
+			members = record.snapshotIDs() // Some storage must get them.
 		}
 		record.Step = deleting
 		if err := g.state.groups.Put(record.Name, record); err != nil {

@@ -47,8 +47,8 @@ type snapshotRecord struct {
 	// Source is the id of the volume, PV the volume as it was: the call can be repeated when the volume is gone.
 	Source string
 	PV     *v1.PersistentVolume
-	// Told is what the plugin has said of the snapshot, once it is made.
-	Told volume.Snapshot
+	// Snapshot is what the plugin returned, once the snapshot is made. Its key on disk is older than its name.
+	Snapshot volume.Snapshot `json:"Told"`
 }
 
 // groupRecord is a group of snapshots that CreateVolumeGroupSnapshot has made, by its name.
@@ -59,9 +59,9 @@ type groupRecord struct {
 	Sources map[string]*v1.PersistentVolume
 	// Parameters is a digest of those of the request.
 	Parameters string
-	// Told is what the plugin has said of the group, once it is made. Origins are the ids of the volumes by the ids of the snapshots.
-	Told    volume.GroupSnapshot
-	Origins map[string]string `json:",omitempty"`
+	// Group is what the plugin returned, once the group is made. Origins are the ids of the volumes by the ids of the snapshots.
+	Group   volume.GroupSnapshot `json:"Told"`
+	Origins map[string]string    `json:",omitempty"`
 }
 
 // attachment is a volume that is attached to a node, or may be, by id and node.
@@ -139,7 +139,7 @@ func (s *stateRecords) byID(id string) (volumeRecord, bool) {
 
 // snapshotByID returns the snapshot with the id, unless it is one of a group.
 func (s *stateRecords) snapshotByID(id string) (snapshotRecord, bool) {
-	found := s.snapshots.Where(func(r snapshotRecord) bool { return r.Told.Handle == id && r.Step != making })
+	found := s.snapshots.Where(func(r snapshotRecord) bool { return r.Snapshot.Handle == id && r.Step != making })
 	if len(found) == 0 {
 		return snapshotRecord{}, false
 	}
@@ -148,7 +148,7 @@ func (s *stateRecords) snapshotByID(id string) (snapshotRecord, bool) {
 
 // groupByID returns the group with the id.
 func (s *stateRecords) groupByID(id string) (groupRecord, bool) {
-	found := s.groups.Where(func(r groupRecord) bool { return r.Told.Handle == id && r.Step != making })
+	found := s.groups.Where(func(r groupRecord) bool { return r.Group.Handle == id && r.Step != making })
 	if len(found) == 0 {
 		return groupRecord{}, false
 	}

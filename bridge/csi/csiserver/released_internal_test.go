@@ -29,10 +29,10 @@ func TestWhatReleasesHaveWritten(t *testing.T) {
 		ID: "id-1", Node: "node-1", Origin: originOf(pv), Done: true, Device: "/dev/loop1", ReadOnly: true,
 		Capability: capability{FSType: "ext4", Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, Group: &group},
 	}
-	snapshot := snapshotRecord{Step: made, Name: "snapshot-1", Source: "id-1", PV: pv, Told: volume.Snapshot{Handle: "snapshot-id", ReadyToUse: true}}
+	snapshot := snapshotRecord{Step: made, Name: "snapshot-1", Source: "id-1", PV: pv, Snapshot: volume.Snapshot{Handle: "snapshot-id", ReadyToUse: true}}
 	saved := groupRecord{
 		Step: made, Name: "group-1", Sources: map[string]*v1.PersistentVolume{"id-1": pv}, Parameters: "digest",
-		Told: volume.GroupSnapshot{Handle: "group-id"}, Origins: map[string]string{"snapshot-id": "id-1"},
+		Group: volume.GroupSnapshot{Handle: "group-id"}, Origins: map[string]string{"snapshot-id": "id-1"},
 	}
 	open := func(t *testing.T, dir string) *records {
 		t.Helper()

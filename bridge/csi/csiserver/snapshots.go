@@ -58,8 +58,8 @@ func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReq
 	}
 	var made *csi.Snapshot
 	err = s.locks.exclusively(ctx, snapshotNameLock(r.GetName()), func() error {
-		told, err := s.create(ctx, plugin, r)
-		made = s.message(told)
+		snapshot, err := s.create(ctx, plugin, r)
+		made = s.message(snapshot)
 		return err
 	})
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 	record, known := s.state.snapshots.Get(r.GetName())
 	if known && record.Step == deleting {
 		// A caller without this record knows no id with which to delete the snapshot.
-		if err := s.remove(ctx, plugin, record.Told.Handle); err != nil {
+		if err := s.remove(ctx, plugin, record.Snapshot.Handle); err != nil {
 			return volume.Snapshot{}, err
 		}
 		known = false
@@ -83,8 +83,8 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 		return volume.Snapshot{}, &volume.SnapshotSourceError{Name: record.Name, Has: []string{record.Source}, Wanted: []string{r.GetSourceVolumeId()}}
 	case known && record.Step == made:
 		// A vanished snapshot is not created again: the name would stand for another moment.
-		if told, err := plugin.GetSnapshot(ctx, record.Told.Handle); !errors.Is(err, volume.ErrUnsupported) {
-			return told, err
+		if snapshot, err := plugin.GetSnapshot(ctx, record.Snapshot.Handle); !errors.Is(err, volume.ErrUnsupported) {
+			return snapshot, err
 		}
 	case !known:
 		v, ok := s.state.byID(r.GetSourceVolumeId())
@@ -96,7 +96,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 			return volume.Snapshot{}, volume.Transient(err)
 		}
 	}
-	told, err := s.take(ctx, plugin, record, withoutKubernetes(r.GetParameters()))
+	snapshot, err := s.take(ctx, plugin, record, withoutKubernetes(r.GetParameters()))
 	if err != nil {
 		switch {
 		case record.Step == making && (!known || refused(err)):
@@ -106,11 +106,11 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 		}
 		return volume.Snapshot{}, err
 	}
-	record.Step, record.Told = made, told
+	record.Step, record.Snapshot = made, snapshot
 	if err := s.state.snapshots.Put(record.Name, record); err != nil {
 		return volume.Snapshot{}, volume.Uncertain(err)
 	}
-	return told, nil
+	return snapshot, nil
 }
 
 // take calls the plugin. The same request has the same snapshot name.
@@ -121,15 +121,15 @@ func (s *snapshots) take(
 	if can, err := plugin.CanSnapshot(source); err != nil || !can {
 		return volume.Snapshot{}, errors.Join(fmt.Errorf("volume %s: no snapshot can be made of it: %w", volume.Quote(record.Source), volume.ErrInvalid), err)
 	}
-	told, err := plugin.CreateSnapshot(ctx, volume.SnapshotOptions{Name: element(record.Name), Source: source, Parameters: parameters})
+	snapshot, err := plugin.CreateSnapshot(ctx, volume.SnapshotOptions{Name: element(record.Name), Source: source, Parameters: parameters})
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
 	name, err := s.plugin.GetVolumeName(source)
-	if err == nil && told.SourceVolume != name {
-		err = fmt.Errorf("the plugin has made a snapshot of volume %s, and not of %s", volume.Quote(told.SourceVolume), volume.Quote(name))
+	if err == nil && snapshot.SourceVolume != name {
+		err = fmt.Errorf("the plugin has made a snapshot of volume %s, and not of %s", volume.Quote(snapshot.SourceVolume), volume.Quote(name))
 	}
-	return told, volume.Uncertain(errors.Join(err, checkSnapshotID(told.Handle)))
+	return snapshot, volume.Uncertain(errors.Join(err, checkSnapshotID(snapshot.Handle)))
 }
 
 // dropUnmade removes the record of an object that was not made. err must be about all attempts, or about the first. If
@@ -217,14 +217,14 @@ func (s *snapshots) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) 
 	if err := checkSnapshotID(r.GetSnapshotId()); err != nil {
 		return nil, err
 	}
-	told, err := s.look(ctx, r.GetSnapshotId())
+	snapshot, err := s.look(ctx, r.GetSnapshotId())
 	if errors.Is(err, volume.ErrUnsupported) {
 		return nil, status.Errorf(codes.Unimplemented, "snapshot %s is not on record: %v", volume.Quote(r.GetSnapshotId()), err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &csi.GetSnapshotResponse{Snapshot: s.message(told)}, nil
+	return &csi.GetSnapshotResponse{Snapshot: s.message(snapshot)}, nil
 }
 
 // look returns the plugin's present state of a snapshot, or the recorded state if the plugin cannot look snapshots up.
@@ -235,14 +235,14 @@ func (s *snapshots) look(ctx context.Context, id string) (volume.Snapshot, error
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
-	told, err := plugin.GetSnapshot(ctx, id)
+	snapshot, err := plugin.GetSnapshot(ctx, id)
 	if !errors.Is(err, volume.ErrUnsupported) {
-		return told, err
+		return snapshot, err
 	}
 	if record, ok := s.state.snapshotByID(id); ok {
-		return record.Told, record.Step.checkKept(id)
+		return record.Snapshot, record.Step.checkKept(id)
 	}
-	return s.find(ctx, func(told volume.Snapshot) bool { return told.Handle == id }, err)
+	return s.find(ctx, func(snapshot volume.Snapshot) bool { return snapshot.Handle == id }, err)
 }
 
 // checkKept returns an error for a volume, a snapshot or a group whose deletion has begun.
@@ -286,8 +286,8 @@ func (s *snapshots) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsReque
 	}
 	var found []*csi.Snapshot
 	origins := s.origins()
-	for _, told := range all {
-		message := origins.message(told)
+	for _, snapshot := range all {
+		message := origins.message(snapshot)
 		if message.GetSnapshotId() > after && (r.GetSourceVolumeId() == "" || message.GetSourceVolumeId() == r.GetSourceVolumeId()) {
 			found = append(found, message)
 		}
@@ -309,18 +309,20 @@ func (s *snapshots) list(ctx context.Context, lister volume.SnapshotLister, id s
 	if id == "" {
 		return lister.ListSnapshots(ctx)
 	}
-	told, err := s.look(ctx, id)
+	snapshot, err := s.look(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return []volume.Snapshot{told}, nil
+	return []volume.Snapshot{snapshot}, nil
 }
 
 // message converts a snapshot for the client.
-func (s *snapshots) message(told volume.Snapshot) *csi.Snapshot { return s.origins().message(told) }
+func (s *snapshots) message(snapshot volume.Snapshot) *csi.Snapshot {
+	return s.origins().message(snapshot)
+}
 
 // origins are the ids of snapshots' source volumes: from the recorded snapshots, and from the plugin's names of the
 // recorded volumes.
@@ -337,22 +339,22 @@ func (s *snapshots) origins() origins {
 		maps.Copy(o.bySnapshot, group.Origins)
 	}
 	for _, r := range s.state.snapshots.Where(func(r snapshotRecord) bool { return r.Step != making }) {
-		o.bySnapshot[r.Told.Handle] = r.Source
+		o.bySnapshot[r.Snapshot.Handle] = r.Source
 	}
 	return o
 }
 
 // message returns the plugin's name for a volume without a record.
-func (o origins) message(told volume.Snapshot) *csi.Snapshot {
-	source, ok := o.bySnapshot[told.Handle]
+func (o origins) message(snapshot volume.Snapshot) *csi.Snapshot {
+	source, ok := o.bySnapshot[snapshot.Handle]
 	if !ok {
-		source, ok = o.byName[told.SourceVolume]
+		source, ok = o.byName[snapshot.SourceVolume]
 	}
 	if !ok {
-		source = told.SourceVolume
+		source = snapshot.SourceVolume
 	}
 	return &csi.Snapshot{
-		SnapshotId: told.Handle, SourceVolumeId: source, GroupSnapshotId: told.GroupHandle, SizeBytes: told.RestoreSize,
-		CreationTime: timestamppb.New(told.CreationTime), ReadyToUse: told.ReadyToUse,
+		SnapshotId: snapshot.Handle, SourceVolumeId: source, GroupSnapshotId: snapshot.GroupHandle, SizeBytes: snapshot.RestoreSize,
+		CreationTime: timestamppb.New(snapshot.CreationTime), ReadyToUse: snapshot.ReadyToUse,
 	}
 }

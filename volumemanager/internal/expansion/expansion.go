@@ -178,7 +178,7 @@ func (t *Tracker) VolumeChanged(pv *v1.PersistentVolume) {
 	if !ok {
 		return
 	}
-	// The note comes first. A pod that has read the old size calls Settle after its volume is in the desired state, and
+	// The note comes first. A pod that has read the old size calls ApplyChangedSize after its volume is in the desired state, and
 	// finds the note.
 	t.note(pv.Name, size)
 	for _, name := range t.namesOf(pv) {
@@ -211,8 +211,8 @@ func (t *Tracker) read() {
 	}
 }
 
-// Settle enters the size of a PersistentVolume that has changed while the pod of this volume was read.
-func (t *Tracker) Settle(name v1.UniqueVolumeName, persistentVolume string) {
+// ApplyChangedSize enters the size of a PersistentVolume that has changed while the pod of this volume was read.
+func (t *Tracker) ApplyChangedSize(name v1.UniqueVolumeName, persistentVolume string) {
 	t.mu.Lock()
 	size, ok := t.changedSizes[persistentVolume]
 	t.mu.Unlock()

@@ -145,8 +145,8 @@ func (l *List) ForgetPod(uid types.UID) {
 	}
 }
 
-// Sweep removes the remaining directories of a pod without known volumes.
-func (l *List) Sweep(uid types.UID) {
+// RemoveEmptyPodDirs removes the remaining directories of a pod without known volumes.
+func (l *List) RemoveEmptyPodDirs(uid types.UID) {
 	dir := filepath.Join(l.options.Plugins.Host().GetPodsDir(), string(uid))
 	if _, err := os.Lstat(dir); err == nil {
 		// A power cut leaves the empty directories of volumes, too, and no record.

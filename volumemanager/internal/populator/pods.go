@@ -104,8 +104,8 @@ func (p *Populator) Remove(uid types.UID) {
 		p.dirty.AddAll(p.waits.waitingFor(volumeKey(name)))
 	}
 	p.options.Plan(podName, slices.Concat(wanted, p.options.Actual.GetVolumeNamesForPod(podName)))
-	p.options.Earlier.Settle(podName)
-	p.options.Earlier.Sweep(podName)
+	p.options.Earlier.ForgetRemoval(podName)
+	p.options.Earlier.RemoveDirsAfterRead(podName)
 	p.options.Notify(podName)
 }
 
@@ -177,7 +177,7 @@ func (p *Populator) desire(pod, old *Pod, answers []resolution) {
 			continue
 		}
 		if pv := a.want.VolumeSpec.PersistentVolume; pv != nil {
-			p.options.Expansion.Settle(a.Name, pv.Name)
+			p.options.Expansion.ApplyChangedSize(a.Name, pv.Name)
 		}
 	}
 }

@@ -28,9 +28,9 @@ type Earlier interface {
 	// PodAdded is called with each pod that is added; PodRemoved, with each pod that is removed.
 	PodAdded(pod volume.UniquePodName)
 	PodRemoved(pod volume.UniquePodName)
-	// Settle and Sweep are called when the desired state no longer holds the volumes of a removed pod.
-	Settle(pod volume.UniquePodName)
-	Sweep(pod volume.UniquePodName)
+	// ForgetRemoval and RemoveDirsAfterRead are called when the desired state no longer holds the volumes of a removed pod.
+	ForgetRemoval(pod volume.UniquePodName)
+	RemoveDirsAfterRead(pod volume.UniquePodName)
 	// MayUseVolumes reports whether an unknown pod may still be added. MayBeWanted reports whether such a pod may need
 	// a volume.
 	MayUseVolumes(pod volume.UniquePodName) bool

@@ -23,7 +23,8 @@ func (r *Recovery) PodAdded(podName volume.UniquePodName) {
 	delete(r.removed, podName)
 }
 
-// PodRemoved records that a pod was removed. Call Settle and Sweep when the desired state no longer has its volumes.
+// PodRemoved records that a pod was removed. When the desired state no longer has its volumes, call ForgetRemoval and
+// RemoveDirsAfterRead.
 func (r *Recovery) PodRemoved(podName volume.UniquePodName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,8 +54,8 @@ func (r *Recovery) wasRemovedEarly(podName volume.UniquePodName) bool {
 	return removedEarly
 }
 
-// Settle forgets that a pod was removed when nothing is left of it.
-func (r *Recovery) Settle(podName volume.UniquePodName) {
+// ForgetRemoval forgets that a pod was removed when nothing is left of it.
+func (r *Recovery) ForgetRemoval(podName volume.UniquePodName) {
 	r.mu.Lock()
 	removal, removed := r.removed[podName]
 	isRead := r.isRead
@@ -71,12 +72,13 @@ func (r *Recovery) Settle(podName volume.UniquePodName) {
 	}
 }
 
-// Sweep removes the directories of a removed pod that has no known volume. It waits until the records were read.
-func (r *Recovery) Sweep(podName volume.UniquePodName) {
+// RemoveDirsAfterRead removes the directories of a removed pod that has no known volume. If the records were not read yet, it
+// does so afterwards.
+func (r *Recovery) RemoveDirsAfterRead(podName volume.UniquePodName) {
 	r.mu.Lock()
 	later := r.options.Journal != nil && !r.isRead
 	if later {
-		r.unswept[podName] = struct{}{}
+		r.dirsAfterRead[podName] = struct{}{}
 	}
 	r.mu.Unlock()
 	if !later && !r.options.IsBusy(podName) {
@@ -89,21 +91,21 @@ func (r *Recovery) RemoveDirs(podName volume.UniquePodName) {
 	if len(r.options.Actual.GetVolumeNamesForPod(podName)) > 0 || r.options.IsKnown(podName) {
 		return
 	}
-	r.options.Orphans.Sweep(types.UID(podName))
+	r.options.Orphans.RemoveEmptyPodDirs(types.UID(podName))
 }
 
-// endRead settles and sweeps the pods that were removed before the records were read. After that it wakes the waiters for
-// the records.
+// endRead forgets the pods that were removed before the records were read, and removes their directories. After that it wakes the
+// waiters for the records.
 func (r *Recovery) endRead() {
 	r.mu.Lock()
 	r.isRead = true
-	removed, unswept := slices.Collect(maps.Keys(r.removed)), slices.Collect(maps.Keys(r.unswept))
-	r.unswept = nil
+	removed, dirsAfterRead := slices.Collect(maps.Keys(r.removed)), slices.Collect(maps.Keys(r.dirsAfterRead))
+	r.dirsAfterRead = nil
 	r.mu.Unlock()
 	for _, podName := range removed {
-		r.Settle(podName)
+		r.ForgetRemoval(podName)
 	}
-	for _, podName := range unswept {
-		r.Sweep(podName)
+	for _, podName := range dirsAfterRead {
+		r.RemoveDirsAfterRead(podName)
 	}
 }

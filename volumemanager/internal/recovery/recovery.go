@@ -85,8 +85,8 @@ type Recovery struct {
 	// removedEarly holds the pods that were removed before everything left by an earlier manager was known. A set-up that is
 	// found later belongs to the removed pod, not to one that was added since with the same UID.
 	removedEarly map[volume.UniquePodName]struct{}
-	// unswept holds the pods that were removed before the records were read. Some of their directories may still be there.
-	unswept map[volume.UniquePodName]struct{}
+	// dirsAfterRead holds the pods that were removed before the records were read. Some of their directories may still be there.
+	dirsAfterRead map[volume.UniquePodName]struct{}
 	// damaged holds the records that cannot be used. rebuilt counts the volumes whose records were missing and have been
 	// rebuilt.
 	damaged []record.Damaged
@@ -97,7 +97,7 @@ type Recovery struct {
 func New(o Options) *Recovery {
 	r := &Recovery{
 		proofs: newProofs(o.Plugins), options: o, complete: make(chan struct{}), adopted: make(map[v1.UniqueVolumeName]struct{}),
-		removed: make(map[volume.UniquePodName]uint64), removedEarly: make(map[volume.UniquePodName]struct{}), unswept: make(map[volume.UniquePodName]struct{}),
+		removed: make(map[volume.UniquePodName]uint64), removedEarly: make(map[volume.UniquePodName]struct{}), dirsAfterRead: make(map[volume.UniquePodName]struct{}),
 	}
 	if o.Journal != nil {
 		r.read, r.known, r.rebuilding = make(chan struct{}), make(chan struct{}), true

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// Patience is how long a caller waits for a measurement.
-	Patience = time.Second
-	// WorkerPatience is how long a worker waits for a measurement before it begins the next one beside it. Volumes that
+	// CallerWait is how long a caller waits for a measurement.
+	CallerWait = time.Second
+	// WorkerWait is how long a worker waits for a measurement before it begins the next one beside it. Volumes that
 	// answer therefore do not wait behind volumes that hang. When maxSlow such measurements run, the worker waits as long as
 	// a caller.
-	WorkerPatience = 10 * time.Millisecond
+	WorkerWait = 10 * time.Millisecond
 )
 
 // Reading is the state and the last result of one volume's measurements.
@@ -148,24 +148,24 @@ func (r *readings) begin(h podvolume.Key) (kind measurementKind, ok bool) {
 	return f.kind, true
 }
 
-// slow returns how many measurements have run longer than Patience. The caller holds the lock.
+// slow returns how many measurements have run longer than CallerWait. The caller holds the lock.
 func (r *readings) slow() (n int) {
 	for h := range r.left {
-		if time.Since(r.rows[h].Since) >= Patience {
+		if time.Since(r.rows[h].Since) >= CallerWait {
 			n++
 		}
 	}
 	return n
 }
 
-// patience returns how long a worker waits for a measurement before it begins another one beside it.
-func (r *readings) patience() time.Duration {
+// workerWait returns how long a worker waits for a measurement before it begins another one beside it.
+func (r *readings) workerWait() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.left) >= maxSlow {
-		return Patience
+		return CallerWait
 	}
-	return WorkerPatience
+	return WorkerWait
 }
 
 // end notes the result of a measurement. A successful probe does not change the last metrics, their error or their time.
@@ -197,15 +197,15 @@ func (r *readings) leave(h podvolume.Key) {
 	}
 }
 
-// nextPatience returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
+// nextWaitEnd returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
 // false if there are none.
-func (r *readings) nextPatience() (next time.Time, waits bool) {
+func (r *readings) nextWaitEnd() (next time.Time, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	next = now.Add(Patience)
+	next = now.Add(CallerWait)
 	for _, f := range r.rows {
-		end := f.Since.Add(Patience)
+		end := f.Since.Add(CallerWait)
 		switch {
 		case f.gone:
 		case f.queued:

@@ -26,15 +26,15 @@ import (
 
 const (
 	// workers is how many volumes are measured at a time. maxSlow is how many more measurements may run that have taken
-	// longer than WorkerPatience: each holds a goroutine, and a thread if it hangs. When maxSlow measurements have taken
-	// longer than Patience, no other begins.
+	// longer than WorkerWait: each holds a goroutine, and a thread if it hangs. When maxSlow measurements have taken
+	// longer than CallerWait, no other begins.
 	workers = 4
 	maxSlow = 64
 	// timeout bounds a measurement. Counting many files takes long.
 	timeout = time.Minute
 )
 
-// Options is what a [Meter] needs.
+// Options is what a [Collector] needs.
 type Options struct {
 	// Logger logs failures.
 	Logger *slog.Logger
@@ -50,132 +50,132 @@ type Options struct {
 	Measured func(path string)
 }
 
-// Volumes is the part of the actual state that a [Meter] reads.
+// Volumes is the part of the actual state that a [Collector] reads.
 type Volumes interface {
 	// GetMountedVolume returns a set-up; false if there is none.
 	GetMountedVolume(name v1.UniqueVolumeName, pod volume.UniquePodName) (cache.MountedVolume, bool)
 }
 
-// Meter measures volumes. Make it with [New]. It measures nothing before Run.
-type Meter struct {
+// Collector measures volumes. Make it with [New]. It measures nothing before Run.
+type Collector struct {
 	options  Options
 	readings *readings
 	measured changes.Hub
 }
 
-// New returns a meter that has measured nothing.
-func New(o Options) *Meter { return &Meter{options: o, readings: newReadings()} }
+// New returns a collector that has measured nothing.
+func New(o Options) *Collector { return &Collector{options: o, readings: newReadings()} }
 
 // Read returns the last result for a volume, and queues a measurement if the result is older than maxAge. While a
 // measurement of an earlier set-up still runs, it returns nothing and queues nothing.
-func (m *Meter) Read(key podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
-	return m.readings.read(key, maxAge, state)
+func (c *Collector) Read(key podvolume.Key, maxAge time.Duration, state operationexecutor.VolumeMountState) Reading {
+	return c.readings.read(key, maxAge, state)
 }
 
 // Probe queues a check of whether the volume's filesystem answers, unless a measurement runs.
-func (m *Meter) Probe(key podvolume.Key) { m.readings.probe(key) }
+func (c *Collector) Probe(key podvolume.Key) { c.readings.probe(key) }
 
 // Drop forgets a pod's volume that was torn down.
-func (m *Meter) Drop(key podvolume.Key) { m.readings.drop(key) }
+func (c *Collector) Drop(key podvolume.Key) { c.readings.drop(key) }
 
 // Keep forgets all volumes except the known ones and those that are being measured.
-func (m *Meter) Keep(known map[podvolume.Key]struct{}) { m.readings.keep(known) }
+func (c *Collector) Keep(known map[podvolume.Key]struct{}) { c.readings.keep(known) }
 
-// Rows returns how many volumes the meter knows.
-func (m *Meter) Rows() int {
-	m.readings.mu.Lock()
-	defer m.readings.mu.Unlock()
-	return len(m.readings.rows)
+// Rows returns how many volumes the collector knows.
+func (c *Collector) Rows() int {
+	c.readings.mu.Lock()
+	defer c.readings.mu.Unlock()
+	return len(c.readings.rows)
 }
 
 // Subscribe returns a channel that receives a token after any volume was measured. The caller must call cancel.
-func (m *Meter) Subscribe() (measured <-chan struct{}, cancel func()) {
-	return m.measured.Subscribe(changes.AnyPod)
+func (c *Collector) Subscribe() (measured <-chan struct{}, cancel func()) {
+	return c.measured.Subscribe(changes.AnyPod)
 }
 
-// NextPatience returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
+// NextWaitEnd returns when callers have to stop waiting for the next of the measurements that run or are queued. waits is
 // false if there are none.
-func (m *Meter) NextPatience() (next time.Time, waits bool) { return m.readings.nextPatience() }
+func (c *Collector) NextWaitEnd() (next time.Time, waits bool) { return c.readings.nextWaitEnd() }
 
 // Stop ends the queue of volumes to be measured.
-func (m *Meter) Stop() { m.readings.queue.Stop() }
+func (c *Collector) Stop() { c.readings.queue.Stop() }
 
 // Run starts the workers, which measure volumes until ctx ends.
-func (m *Meter) Run(ctx context.Context, wg *sync.WaitGroup) {
+func (c *Collector) Run(ctx context.Context, wg *sync.WaitGroup) {
 	for range workers {
 		wg.Go(func() {
 			for {
-				h, ok := m.readings.queue.Get(ctx)
+				h, ok := c.readings.queue.Get(ctx)
 				if !ok {
 					return
 				}
-				m.measure(ctx, h)
+				c.measure(ctx, h)
 			}
 		})
 	}
 }
 
-// measure measures one volume. It waits only as long as a worker's patience lasts; the measurement may run longer.
-func (m *Meter) measure(ctx context.Context, h podvolume.Key) {
-	kind, ok := m.readings.begin(h)
+// measure measures one volume. It waits only as long as WorkerWait, or CallerWait if too many measurements are slow; the measurement may run longer.
+func (c *Collector) measure(ctx context.Context, h podvolume.Key) {
+	kind, ok := c.readings.begin(h)
 	if !ok {
 		return
 	}
-	mounted, ok := m.options.Volumes.GetMountedVolume(h.Volume, h.Pod)
+	mounted, ok := c.options.Volumes.GetMountedVolume(h.Volume, h.Pod)
 	switch {
 	case !ok:
-		m.readings.drop(h) // The volume was torn down after it was queued.
-		m.end(h, measurement{})
+		c.readings.drop(h) // The volume was torn down after it was queued.
+		c.end(h, measurement{})
 		return
 	case !canMeasure(mounted.State):
-		m.end(h, measurement{})
+		c.end(h, measurement{})
 		return
 	case kind == refused:
 		err := fmt.Errorf("volume %q was not measured: %d measurements hang already: %w", h.Volume, maxSlow, mount.ErrStuck)
-		m.end(h, measurement{err: err})
+		c.end(h, measurement{err: err})
 		return
 	}
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.readings.patience())
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.readings.workerWait())
 	defer cancel()
-	if left := abandonable.Await(patience, 0, func() { m.end(h, m.query(ctx, h, mounted, kind)) }); left != nil {
-		m.readings.leave(h)
+	if left := abandonable.Await(wait, 0, func() { c.end(h, c.query(ctx, h, mounted, kind)) }); left != nil {
+		c.readings.leave(h)
 	}
 }
 
-func (m *Meter) end(h podvolume.Key, got measurement) {
-	m.readings.end(h, got)
-	m.measured.Notify(h.Pod)
+func (c *Collector) end(h podvolume.Key, got measurement) {
+	c.readings.end(h, got)
+	c.measured.Notify(h.Pod)
 }
 
 // query measures a volume, or only checks its filesystem, and then asks the plugin for its health.
-func (m *Meter) query(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume, kind measurementKind) (got measurement) {
+func (c *Collector) query(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume, kind measurementKind) (got measurement) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if kind == probed {
 		_, got.err = volume.NewMetricsStatFS(mounted.MountPath).GetMetrics(ctx)
 	} else {
-		got.metrics, got.err = m.queryMetrics(ctx, mounted)
+		got.metrics, got.err = c.queryMetrics(ctx, mounted)
 	}
 	var now []health.Condition
-	if c, bad := conditionOf(got.err); bad {
-		now = append(now, c)
+	if condition, bad := conditionOf(got.err); bad {
+		now = append(now, condition)
 	}
-	m.options.Health.Report(h, health.Use, now)
-	m.queryHealth(ctx, h, mounted)
-	m.options.Measured(mounted.MountPath)
+	c.options.Health.Report(h, health.Use, now)
+	c.queryHealth(ctx, h, mounted)
+	c.options.Measured(mounted.MountPath)
 	return got
 }
 
 // queryMetrics asks the plugin for the metrics of a volume. If the plugin cannot measure the volume, and it is a mount,
 // queryMetrics checks that its filesystem answers.
-func (m *Meter) queryMetrics(ctx context.Context, mounted cache.MountedVolume) (*volume.Metrics, error) {
+func (c *Collector) queryMetrics(ctx context.Context, mounted cache.MountedVolume) (*volume.Metrics, error) {
 	provider := providerOf(mounted)
 	if provider == nil {
 		return nil, fmt.Errorf("volume %q: %w", mounted.VolumeName, volume.ErrUnsupported)
 	}
 	metrics, err := guardedCall(mounted.PluginName, "GetMetrics", func() (*volume.Metrics, error) { return provider.GetMetrics(ctx) })
-	err = m.secretsOf(mounted).Redact(err)
-	if !errors.Is(err, volume.ErrUnsupported) || !m.options.IsMount(mounted.MountPath) {
+	err = c.secretsOf(mounted).Redact(err)
+	if !errors.Is(err, volume.ErrUnsupported) || !c.options.IsMount(mounted.MountPath) {
 		return metrics, err
 	}
 	if _, probeErr := volume.NewMetricsStatFS(mounted.MountPath).GetMetrics(ctx); probeErr != nil {
@@ -185,8 +185,8 @@ func (m *Meter) queryMetrics(ctx context.Context, mounted cache.MountedVolume) (
 }
 
 // secretsOf returns the secrets that the plugin got with a volume. They must not appear in errors or conditions.
-func (m *Meter) secretsOf(mounted cache.MountedVolume) volume.Secrets {
-	return mounted.VolumeSpec.Secrets(m.options.PublicKeys(mounted.PluginName))
+func (c *Collector) secretsOf(mounted cache.MountedVolume) volume.Secrets {
+	return mounted.VolumeSpec.Secrets(c.options.PublicKeys(mounted.PluginName))
 }
 
 func providerOf(mounted cache.MountedVolume) volume.MetricsProvider {
@@ -202,25 +202,25 @@ func providerOf(mounted cache.MountedVolume) volume.MetricsProvider {
 
 // queryHealth asks a plugin for the health of a volume, if the plugin reports it. If the plugin's call fails, the earlier
 // conditions stay.
-func (m *Meter) queryHealth(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume) {
+func (c *Collector) queryHealth(ctx context.Context, h podvolume.Key, mounted cache.MountedVolume) {
 	reporter, ok := providerOf(mounted).(volume.HealthReporter)
 	if !ok {
 		return
 	}
 	found, err := guardedCall(mounted.PluginName, "GetHealth", func() ([]volume.HealthCondition, error) { return reporter.GetHealth(ctx) })
-	secrets := m.secretsOf(mounted)
+	secrets := c.secretsOf(mounted)
 	if err = secrets.Redact(err); err != nil {
-		m.options.Logger.Warn("the health of a volume could not be asked for", "volume", h.Volume, "pod", h.Pod, "error", err)
+		c.options.Logger.Warn("the health of a volume could not be asked for", "volume", h.Volume, "pod", h.Pod, "error", err)
 		return
 	}
 	var now []health.Condition
-	for _, c := range found {
-		if c.Status != volume.HealthNormal {
-			c.Message = secrets.RedactText(c.Message)
-			now = append(now, health.Condition{HealthCondition: c})
+	for _, condition := range found {
+		if condition.Status != volume.HealthNormal {
+			condition.Message = secrets.RedactText(condition.Message)
+			now = append(now, health.Condition{HealthCondition: condition})
 		}
 	}
-	m.options.Health.Report(h, health.Plugin, now)
+	c.options.Health.Report(h, health.Plugin, now)
 }
 
 // guardedCall calls a plugin, and returns a panic as an error.
