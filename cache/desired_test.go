@@ -160,7 +160,7 @@ func TestPluginsAreAskedOutsideOfTheLock(t *testing.T) {
 	plugins := cachetest.NewPlugins(t, p)
 	d := cache.NewDesiredStateOfWorld(plugins, told.options())
 	a := cache.NewActualStateOfWorld(node, plugins, told.options())
-	p.Asked = func() {
+	p.OnCanSupport = func() {
 		d.DeletePod("other")
 		_ = a.DeleteVolume("other")
 	}

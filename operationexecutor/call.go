@@ -49,7 +49,7 @@ type pluginCall struct {
 	op           *Operation
 	workers      *workers
 	hasWorker    bool
-	countsAsSlow bool // it runs longer than workerPatience, without a worker
+	countsAsSlow bool // it runs longer than slowAfter, without a worker
 	// abandoned ends the operation without the call. It runs in a goroutine of its own.
 	abandoned func(c *pluginCall)
 
@@ -202,7 +202,7 @@ func (x *execution) prepare(c *pluginCall, what call) *pluginCall {
 		c.workers = x.executor.workersOf(x.op.plugin)
 	}
 	c.Owner = c
-	c.Timeout, c.Grace, c.Patience = what.timeout, x.executor.options.Grace, workerPatience
+	c.Timeout, c.Grace, c.SlowAfter = what.timeout, x.executor.options.Grace, slowAfter
 	return c
 }
 
@@ -234,16 +234,16 @@ func (x *execution) callHere(c *pluginCall, f func() error) (err error) {
 // invoke makes a call and stores its result in c, also if the call panics or ends its goroutine.
 func (x *execution) invoke(c *pluginCall, f func() error) {
 	returned := false
-	dog := &x.executor.calls
+	calls := &x.executor.calls
 	c.Started = time.Now()
-	dog.Begin(&c.Call)
+	calls.Begin(&c.Call)
 	defer func() {
 		if !returned {
 			value := recover()
 			c.exits = value == nil
 			c.err = c.panicked(c.workers.name, x.redactPanic(c.workers.name, value))
 		}
-		if c.inTime = dog.End(&c.Call); c.inTime {
+		if c.inTime = calls.End(&c.Call); c.inTime {
 			c.freeWorker()
 		}
 	}()

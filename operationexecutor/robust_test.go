@@ -176,7 +176,7 @@ func TestAHungCallIsLeftBehindAndKeepsItsKey(t *testing.T) {
 		assert.Equal(t, []string{string(volumeName("other"))}, freed.all())
 		var left *operationexecutor.WaitError
 		require.ErrorAs(t, w.executor.Wait(t.Context()), &left)
-		assert.Equal(t, volumeName("data"), left.Left[0].VolumeName)
+		assert.Equal(t, volumeName("data"), left.Abandoned[0].VolumeName)
 		assert.Empty(t, left.Running)
 
 		release()

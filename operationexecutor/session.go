@@ -30,13 +30,13 @@ type boundedContext struct {
 }
 
 // follow has the calls that follow end with ctx.
-func (s *session) follow(ctx context.Context, dog *watchdog.Watchdog) {
+func (s *session) follow(ctx context.Context, calls *watchdog.Watchdog) {
 	if s.parent != nil && reflect.ValueOf(ctx).Comparable() && s.parent == ctx {
 		return
 	}
 	s.stop()
 	s.parent, s.watch = ctx, &watchdog.Watch{}
-	dog.Watch(ctx, s.watch)
+	calls.Watch(ctx, s.watch)
 }
 
 // context returns one that ends with that of the operation, and after timeout at the latest, or up to a hundredth earlier.

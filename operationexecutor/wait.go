@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// WaitError says what was left when [Executor.Wait] returned.
+// WaitError names the operations and calls that still ran when [Executor.Wait] returned.
 type WaitError struct {
-	// Running are the operations that had not ended when the context did; empty when all have.
+	// Running are the operations that ran when the context ended; empty if all had ended.
 	Running []OperationInfo
-	// Left are the operations that have ended although a call of the plugin still runs.
-	Left []OperationInfo
-	// Err is the context's error when it ended the wait, else nil.
+	// Abandoned are the operations that have ended although a call of the plugin still runs.
+	Abandoned []OperationInfo
+	// Err is the context's error if the context ended the wait, else nil.
 	Err error
 }
 
@@ -24,8 +24,8 @@ func (e *WaitError) Error() string {
 	if len(e.Running) > 0 {
 		parts = append(parts, "not ended: "+describe(e.Running))
 	}
-	if len(e.Left) > 0 {
-		parts = append(parts, "abandoned a call that still runs: "+describe(e.Left))
+	if len(e.Abandoned) > 0 {
+		parts = append(parts, "abandoned a call that still runs: "+describe(e.Abandoned))
 	}
 	if e.Err != nil {
 		parts = append(parts, e.Err.Error())
@@ -44,11 +44,11 @@ func describe(infos []OperationInfo) string {
 	return strings.Join(names, ", ")
 }
 
-// ErrShutDown matches the error of an operation that was not begun because [Executor.Shutdown] had been called.
+// ErrShutDown matches the error of an operation that did not begin because [Executor.Shutdown] had been called.
 var ErrShutDown = errors.New("the operation executor was shut down")
 
-// Shutdown has no operation begin any more, and then does as [Executor.Wait] does: it drains. It cancels nothing; end the
-// contexts of the operations for that. It may be called again, to wait longer.
+// Shutdown refuses new operations with [ErrShutDown], and then waits for the running ones like [Executor.Wait]. It cancels
+// nothing: to cancel operations, end their contexts. The caller may call it again to wait longer.
 func (e *Executor) Shutdown(ctx context.Context) error {
 	e.mu.Lock()
 	e.isShutDown = true
@@ -56,8 +56,8 @@ func (e *Executor) Shutdown(ctx context.Context) error {
 	return e.Wait(ctx)
 }
 
-// Wait returns when no operation runs, or when ctx ends. The error is a [*WaitError] when ctx ended first, and also when
-// calls that were abandoned still run: those are named and not waited for. Other operations may begin meanwhile.
+// Wait returns when no operation runs, or when ctx ends. It returns a [*WaitError] if ctx ended first, and also if abandoned
+// calls still run: it names those calls and does not wait for them. Other operations may begin meanwhile.
 func (e *Executor) Wait(ctx context.Context) error {
 	var err error
 	if quiet := e.whenIdle(); quiet != nil {
@@ -67,13 +67,13 @@ func (e *Executor) Wait(ctx context.Context) error {
 			err = context.Cause(ctx)
 		}
 	}
-	e.calls.Rest()
-	running, left := e.unfinished()
+	e.calls.StopIdleTimer()
+	running, abandoned := e.unfinished()
 	switch {
 	case err != nil && len(running) > 0:
-		return &WaitError{Running: running, Left: left, Err: err}
-	case len(left) > 0:
-		return &WaitError{Left: left}
+		return &WaitError{Running: running, Abandoned: abandoned, Err: err}
+	case len(abandoned) > 0:
+		return &WaitError{Abandoned: abandoned}
 	}
 	return nil
 }
@@ -88,18 +88,18 @@ func (e *Executor) whenIdle() <-chan struct{} {
 	return e.idle
 }
 
-// unfinished returns the operations that run, and those that have ended although a call still runs, each in the order in
-// which they began.
-func (e *Executor) unfinished() (running, left []OperationInfo) {
+// unfinished returns the running operations, and those that have ended although a call still runs. Both are in the order in
+// which the operations began.
+func (e *Executor) unfinished() (running, abandoned []OperationInfo) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for op := range e.running {
 		running = append(running, op.Info())
 	}
 	for op := range e.abandoned {
-		left = append(left, op.Info())
+		abandoned = append(abandoned, op.Info())
 	}
-	return inOrder(running), inOrder(left)
+	return inOrder(running), inOrder(abandoned)
 }
 
 func inOrder(infos []OperationInfo) []OperationInfo {

@@ -9,9 +9,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// workerPatience is how long a call keeps its worker. A call that takes longer waits for something, and another call may
+// slowAfter is how long a call keeps its worker. A call that takes longer waits for something, and another call may
 // have its worker.
-const workerPatience = 10 * time.Second
+const slowAfter = 10 * time.Second
 
 // workers bounds the calls of one plugin: those that run, and those that hang.
 type workers struct {

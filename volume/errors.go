@@ -159,23 +159,23 @@ func (e *BackoffError) Error() string {
 // Unwrap returns why the operation failed the last time.
 func (e *BackoffError) Unwrap() error { return e.Err }
 
-// NotReadyError says why a pod's volumes are not ready, or not gone: each volume that is missing, where it stands, and
-// its last real cause. It matches every cause and, when a deadline ended the wait, context.DeadlineExceeded.
+// NotReadyError says why a pod's volumes are not ready, or not gone. It names each such volume with its phase and its last real
+// cause. It matches every cause and, if a deadline ended the wait, context.DeadlineExceeded.
 type NotReadyError struct {
-	// PodName is the pod's namespace and name; empty when the wait was for a whole node.
+	// PodName is the pod's namespace and name; empty if the wait was for a whole node.
 	PodName types.NamespacedName
-	// Awaited is what the volumes were to be: "ready", which empty means too, or "gone".
+	// Awaited is the state that the caller waited for: "ready" or "gone". Empty means "ready".
 	Awaited string
-	// Volumes are those that are not where they should be, by outer name.
-	Volumes []VolumeStanding
+	// Volumes are the volumes that are not in that state, sorted by outer name.
+	Volumes []NotReadyVolume
 	// Err is what ended the wait.
 	Err error
 }
 
-// VolumeStanding is where one volume of a pod stands.
-type VolumeStanding struct {
-	// PodName is the pod's namespace and name where the wait was for a whole node; else empty, and where no pod has the
-	// volume.
+// NotReadyVolume is a volume of a [NotReadyError].
+type NotReadyVolume struct {
+	// PodName is the pod's namespace and name if the wait was for a whole node. It is empty for the wait of one pod, and for a
+	// volume that no pod has.
 	PodName types.NamespacedName
 	// OuterName is the name in the pod's spec.
 	OuterName string
@@ -183,17 +183,17 @@ type VolumeStanding struct {
 	Volume v1.UniqueVolumeName
 	// Plugin is the plugin's name; empty while it is not known.
 	Plugin string
-	// Phase is what is done or waited for.
+	// Phase is the step that runs, or what the volume waits for.
 	Phase string
-	// Since is when the operation that runs began; zero when none runs.
+	// Since is when the running operation began; zero if none runs.
 	Since time.Time
-	// Err is the last real cause; nil when nothing has failed.
+	// Err is the last real cause; nil if nothing has failed.
 	Err error
-	// Attempts is how often it has failed in a row.
+	// Attempts is the number of failures in a row.
 	Attempts int
-	// NextTry is when the volume is tried again; zero when it is not waiting for a time.
+	// NextTry is when the next attempt begins; zero if no back-off runs.
 	NextTry time.Time
-	// HungCall is the plugin's call that does not return, since HungSince; empty when none hangs.
+	// HungCall is the plugin's call that has not returned since HungSince; empty if none hangs.
 	HungCall  string
 	HungSince time.Time
 }
@@ -216,8 +216,8 @@ func (e *NotReadyError) Error() string {
 	return b.String()
 }
 
-// String returns the standing in one clause. A volume that has no name in a pod's spec is named by its unique name.
-func (v VolumeStanding) String() string {
+// String returns the volume, its phase and its cause in one line. It uses the unique name if the volume has no outer name.
+func (v NotReadyVolume) String() string {
 	s := strconv.Quote(cmp.Or(v.OuterName, string(v.Volume)))
 	if v.PodName != (types.NamespacedName{}) {
 		s += fmt.Sprintf(" of pod %q", v.PodName)

@@ -73,7 +73,7 @@ func TestNotReadyError(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	err := &NotReadyError{
 		PodName: types.NamespacedName{Namespace: "default", Name: "web"},
-		Volumes: []VolumeStanding{
+		Volumes: []NotReadyVolume{
 			{OuterName: "data", Phase: "staging", Err: Uncertain(cause), NextTry: at},
 			{OuterName: "logs", Phase: "waiting for its claim"},
 		},
@@ -91,5 +91,5 @@ func TestNotReadyError(t *testing.T) {
 	err.Awaited = "gone"
 	assert.Contains(t, err.Error(), `volumes of pod "default/web" are not gone: `)
 	assert.EqualError(t, &NotReadyError{Awaited: "gone"}, "volumes of the node are not gone")
-	assert.Empty(t, (&NotReadyError{Volumes: []VolumeStanding{{}}}).Unwrap())
+	assert.Empty(t, (&NotReadyError{Volumes: []NotReadyVolume{{}}}).Unwrap())
 }

@@ -166,7 +166,7 @@ func ExampleVolumePluginMgr_FindPluginBySpec() {
 	fmt.Println(errors.Is(err, volume.ErrUnsupported))
 
 	// Output:
-	// no volume plugin matched: volume "logs" (hostPath): asked example.com/scratch (it declares csi scratch.example.com of a pod, flexVolume example.com/scratch of a pod)
+	// no volume plugin matched: volume "logs" (hostPath): registered plugins: example.com/scratch (it declares csi scratch.example.com of a pod, flexVolume example.com/scratch of a pod)
 	// true
 	// no volume plugin matched: plugin name "example.com/scratch": example.com/scratch does not support provision
 	// true

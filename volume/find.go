@@ -1,6 +1,6 @@
 package volume
 
-// This file holds the look-ups that ask for a plugin of any ability, and the machinery of all of them.
+// This file has the look-ups of plugins with any capabilities, and what all look-ups share.
 
 // FindPluginBySpec returns the one plugin that supports spec. Every failure is a [*LookupError]. A plugin whose
 // CanSupport panics counts as one that declines.
@@ -12,7 +12,7 @@ func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 	return entry.plugin, nil
 }
 
-// FindPluginByName returns the plugin of that name, which is never escaped. Every failure is a [*LookupError].
+// FindPluginByName returns the plugin with the given name. The name is not escaped. Every failure is a [*LookupError].
 func (m *VolumePluginMgr) FindPluginByName(name string) (VolumePlugin, error) {
 	entry, err := m.entryByName(name)
 	if err != nil {
@@ -26,7 +26,7 @@ func (m *VolumePluginMgr) entryByName(name string) (*registered, error) {
 	if entry := set.byName[name]; entry != nil {
 		return entry, nil
 	}
-	err := &LookupError{Asked: describeName(name), classes: []error{ErrNoPlugin}}
+	err := &LookupError{Query: describeName(name), classes: []error{ErrNoPlugin}}
 	for _, entry := range set.sorted {
 		err.Declined = append(err.Declined, Declined{Plugin: entry.name})
 	}
@@ -49,9 +49,9 @@ func (m *VolumePluginMgr) entryBySpec(spec *Spec) (*registered, error) {
 	return a.matched, nil
 }
 
-// explain returns the error of a look-up that not exactly one plugin matched, with the reasons of those that declined.
+// explain returns the error of a look-up that matched no plugin or several, with the reasons of the plugins that declined.
 func (s *pluginSet) explain(spec *Spec, a matches) error {
-	err := &LookupError{Asked: describeSpec(spec), classes: []error{ErrNoPlugin}}
+	err := &LookupError{Query: describeSpec(spec), classes: []error{ErrNoPlugin}}
 	for _, entry := range s.sorted {
 		if a.has(entry) {
 			err.Matched = append(err.Matched, entry.name)
@@ -65,7 +65,7 @@ func (s *pluginSet) explain(spec *Spec, a matches) error {
 	return err
 }
 
-// reason returns why the plugin declines spec, or nil when it gives no reason.
+// reason returns why the plugin declines spec, or nil if it gives no reason.
 func (r *registered) reason(spec *Spec) (why error) {
 	explainer, ok := r.plugin.(Explainer)
 	if !ok {
@@ -77,17 +77,17 @@ func (r *registered) reason(spec *Spec) (why error) {
 	return spec.Secrets(r.publicKeys).Redact(why)
 }
 
-// lacks is the error of a plugin that is there and cannot do what is needed.
-func (r *registered) lacks(asked string, needs Capabilities) error {
+// lacks returns the error of a plugin that matches but lacks a needed capability.
+func (r *registered) lacks(query string, needs Capabilities) error {
 	return &LookupError{
-		Asked:   asked,
+		Query:   query,
 		Needs:   needs,
 		Matched: []string{r.name},
 		classes: []error{ErrNoPlugin, ErrUnsupported},
 	}
 }
 
-// findByName returns the plugin of that name as a T, which is the interface that gives the capability needs.
+// findByName returns the plugin with that name as a T. T is the interface that declares the capability needs.
 func findByName[T any](m *VolumePluginMgr, name string, needs Capabilities) (T, error) {
 	var none T
 	entry, err := m.entryByName(name)

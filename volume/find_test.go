@@ -45,7 +45,7 @@ func TestFindPluginBySpecWithTwoSources(t *testing.T) {
 	require.NotErrorIs(t, err, ErrNoPlugin)
 	lookup := lookupError(t, err)
 	assert.Equal(t, []string{"kubernetes.io/host-path", "kubernetes.io/nfs"}, lookup.Matched)
-	assert.Equal(t, `volume "data" (hostPath and nfs)`, lookup.Asked)
+	assert.Equal(t, `volume "data" (hostPath and nfs)`, lookup.Query)
 	require.EqualError(t, err, `multiple volume plugins matched: volume "data" (hostPath and nfs) is served by `+
 		`kubernetes.io/host-path, kubernetes.io/nfs: set exactly one source, or register one plugin for it`)
 
@@ -66,7 +66,7 @@ func TestFindPluginBySpecSaysWhoWasAskedAndWhy(t *testing.T) {
 	require.NotErrorIs(t, err, ErrUnsupported)
 	require.NotErrorIs(t, err, ErrInfeasible, "a reason is for people")
 	assert.EqualError(t, err, `no volume plugin matched: volume "pv-1" (csi of a PersistentVolume and `+
-		`driver of plugin "example.com/ram"): asked example.com/silent, kubernetes.io/host-path, `+
+		`driver of plugin "example.com/ram"): registered plugins: example.com/silent, kubernetes.io/host-path, `+
 		`kubernetes.io/nfs (the server is missing: can never be met)`)
 }
 
@@ -87,7 +87,7 @@ func TestFindPluginByNameThatIsNotThere(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoPlugin)
 		require.NotErrorIs(t, err, ErrUnsupported)
 		assert.EqualError(t, err,
-			fmt.Sprintf("no volume plugin matched: plugin name %q: asked example.com/a, example.com/b", name))
+			fmt.Sprintf("no volume plugin matched: plugin name %q: registered plugins: example.com/a, example.com/b", name))
 	}
 }
 

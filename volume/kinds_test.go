@@ -212,7 +212,7 @@ func TestLookUpSaysWhatTheOthersDeclare(t *testing.T) {
 
 	_, err := m.FindPluginBySpec(NewSpecFromVolume(nfsVolume("data")))
 	require.ErrorIs(t, err, ErrNoPlugin)
-	require.EqualError(t, err, `no volume plugin matched: volume "data" (nfs): asked example.com/asked (the server is missing), `+
+	require.EqualError(t, err, `no volume plugin matched: volume "data" (nfs): registered plugins: example.com/asked (the server is missing), `+
 		`example.com/plain, example.com/silent (it declares csi silent.example.com, flexVolume example.com/silent)`)
 	assert.Zero(t, silent.asked)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// LookupError says why a look-up in the registry found no plugin. It matches one or more of [ErrNoPlugin],
+// LookupError says why a look-up in the registry found no plugin, or more than one. It matches one or more of [ErrNoPlugin],
 // [ErrMultiplePlugins], [ErrUnsupported] and [ErrInvalid]:
 //
 //   - nothing serves the spec, or nothing has the name: ErrNoPlugin;
@@ -15,22 +15,22 @@ import (
 //   - the plugin is there but cannot do what is needed, for this spec or at all: ErrNoPlugin and ErrUnsupported;
 //   - the spec is nil: ErrNoPlugin and ErrInvalid.
 type LookupError struct {
-	// Asked is what was looked for: `volume "data" (nfs)` with the inner name and the kind of source, or
+	// Query is what was looked up: `volume "data" (nfs)` with the inner name and the kind of source, or
 	// `plugin name "example.com/ram"`.
-	Asked string
-	// Needs is what the plugin must be able to do; empty when any plugin will do.
+	Query string
+	// Needs is what the plugin must be able to do; empty if any plugin will do.
 	Needs Capabilities
-	// Matched are the names of the plugins that serve what was asked for, sorted; more than one when the error matches
-	// [ErrMultiplePlugins], one when the plugin lacks what Needs says.
+	// Matched are the sorted names of the plugins that match Query: more than one if the error matches
+	// [ErrMultiplePlugins], one if that plugin lacks a capability of Needs.
 	Matched []string
-	// Declined are the plugins that do not serve it, in the order of their names: those that were asked and said no, and
-	// those that declare other kinds of spec ([SpecKindDeclarer]). A look-up by name asks none and lists all.
+	// Declined are the plugins that do not match Query, sorted by name: those whose CanSupport returned false, and those
+	// that declare other kinds of spec ([SpecKindDeclarer]). A look-up by name calls no plugin and lists all.
 	Declined []Declined
 
 	classes []error
 }
 
-// Declined is one plugin that does not serve what was asked for.
+// Declined is one plugin that does not match a look-up.
 type Declined struct {
 	// Plugin is the plugin's name.
 	Plugin string
@@ -47,26 +47,26 @@ func (d Declined) String() string {
 	return fmt.Sprintf("%s (%v)", d.Plugin, d.Why)
 }
 
-// Error says in one line what was asked, which plugins were asked and why they declined.
+// Error names in one line what was looked up, which plugins are registered and why they declined.
 func (e *LookupError) Error() string {
 	switch {
 	case len(e.Matched) > 1:
 		return fmt.Sprintf("%v: %s is served by %s: set exactly one source, or register one plugin for it",
-			ErrMultiplePlugins, e.Asked, strings.Join(e.Matched, ", "))
+			ErrMultiplePlugins, e.Query, strings.Join(e.Matched, ", "))
 	case len(e.Matched) == 1:
-		return fmt.Sprintf("%v: %s: %s does not support %v", ErrNoPlugin, e.Asked, e.Matched[0], e.Needs)
+		return fmt.Sprintf("%v: %s: %s does not support %v", ErrNoPlugin, e.Query, e.Matched[0], e.Needs)
 	case len(e.Declined) == 0:
-		return fmt.Sprintf("%v: %s: no plugin is registered", ErrNoPlugin, e.Asked)
+		return fmt.Sprintf("%v: %s: no plugin is registered", ErrNoPlugin, e.Query)
 	}
-	var asked []string
+	var declined []string
 	for _, d := range e.Declined {
-		asked = append(asked, d.String())
+		declined = append(declined, d.String())
 	}
-	return fmt.Sprintf("%v: %s: asked %s", ErrNoPlugin, e.Asked, strings.Join(asked, ", "))
+	return fmt.Sprintf("%v: %s: registered plugins: %s", ErrNoPlugin, e.Query, strings.Join(declined, ", "))
 }
 
-// Unwrap returns the sentinels that the error matches and the panics of plugins that were asked. The reasons that
-// plugins give are for people and are not matched.
+// Unwrap returns the sentinels that the error matches, and the panics of plugins. The reasons that plugins give are for people
+// and are not matched.
 func (e *LookupError) Unwrap() []error {
 	errs := slices.Clone(e.classes)
 	for _, d := range e.Declined {
@@ -80,7 +80,7 @@ func (e *LookupError) Unwrap() []error {
 // errNilSpec is the answer to a look-up without a spec.
 func errNilSpec() error {
 	return fmt.Errorf("volume spec is nil: %w",
-		&LookupError{Asked: "a volume spec that is nil", classes: []error{ErrInvalid, ErrNoPlugin}})
+		&LookupError{Query: "a volume spec that is nil", classes: []error{ErrInvalid, ErrNoPlugin}})
 }
 
 // describeSpec returns the inner name and the kinds of source of spec.

@@ -502,7 +502,7 @@ func TestAnotherManagerBeginsWhenTheCallsThatRunLeftBehindHaveReturned(t *testin
 		synctest.Wait()
 		var left *operationexecutor.WaitError
 		require.ErrorAs(t, w.stop(), &left)
-		require.Len(t, left.Left, 2)
+		require.Len(t, left.Abandoned, 2)
 
 		w.start()
 		require.ErrorIs(t, w.stop(), volume.ErrInUse)

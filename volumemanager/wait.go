@@ -213,17 +213,17 @@ func (m *Manager) endWait(pod *v1.Pod, what awaited, ended error, reading <-chan
 func notReady(pod *v1.Pod, what awaited, cause error) *volume.NotReadyError {
 	err := &volume.NotReadyError{PodName: store.NameOf(pod), Awaited: what.state, Err: cause}
 	for _, s := range what.missing() {
-		standing := volume.VolumeStanding{
+		v := volume.NotReadyVolume{
 			OuterName: s.OuterName, Volume: s.Volume, Plugin: s.Plugin, Phase: string(s.Phase), Err: s.Err,
 			Since: s.Since, Attempts: s.Attempts, NextTry: s.NextTry,
 		}
 		if call, hangs := s.HungCall(); hangs {
-			standing.HungCall, standing.HungSince = call.Call, call.Since
+			v.HungCall, v.HungSince = call.Call, call.Since
 		}
 		if pod.UID == "" {
-			standing.PodName = s.PodName
+			v.PodName = s.PodName
 		}
-		err.Volumes = append(err.Volumes, standing)
+		err.Volumes = append(err.Volumes, v)
 	}
 	return err
 }

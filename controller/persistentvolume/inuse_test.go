@@ -52,7 +52,7 @@ func (m *mounts) unmount() {
 }
 
 func usedByPodOf(name string) error {
-	return &volume.NotReadyError{Awaited: "unused", Volumes: []volume.VolumeStanding{{
+	return &volume.NotReadyError{Awaited: "unused", Volumes: []volume.NotReadyVolume{{
 		Volume: "v", Phase: "mounted", PodName: types.NamespacedName{Namespace: "default", Name: name},
 	}}}
 }
@@ -65,7 +65,7 @@ func TestWhatIsMountedIsNotDeleted(t *testing.T) {
 		says string
 	}{
 		"by a pod": {usedByPodOf("p"), `pod "default/p" has it mounted`},
-		"staged":   {&volume.NotReadyError{Volumes: []volume.VolumeStanding{{Volume: "v"}}}, "its node has not let go of it yet"},
+		"staged":   {&volume.NotReadyError{Volumes: []volume.NotReadyVolume{{Volume: "v"}}}, "its node has not let go of it yet"},
 		"unknown":  {errors.New("nothing is known yet"), "nothing is known yet"},
 	} {
 		for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {

@@ -24,7 +24,7 @@ func TestWhyAPodWaitsIsSaidOnceForEachReason(t *testing.T) {
 			return nil
 		}
 		tries++
-		return &volume.NotReadyError{Awaited: "ready", Err: context.DeadlineExceeded, Volumes: []volume.VolumeStanding{
+		return &volume.NotReadyError{Awaited: "ready", Err: context.DeadlineExceeded, Volumes: []volume.NotReadyVolume{
 			{OuterName: "data", Phase: "waiting", Attempts: tries, NextTry: time.Now(), Err: reasons[tries-1]},
 		}}
 	}))

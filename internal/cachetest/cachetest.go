@@ -27,12 +27,12 @@ const (
 // and staged.
 type Plugin struct {
 	volume.AttachableVolumePlugin // The methods that the states do not call.
-	// Remount says that volumes are set up again when their pod is updated.
+	// Remount makes RequiresRemount return true: volumes are set up again when their pod is updated.
 	Remount bool
-	// Any says that it serves everything.
+	// Any makes CanSupport return true for every spec.
 	Any bool
-	// Asked, if not nil, is called when it is asked whether it serves a volume.
-	Asked func()
+	// OnCanSupport is called at the begin of CanSupport, unless it is nil.
+	OnCanSupport func()
 }
 
 // Init implements volume.VolumePlugin.
@@ -43,8 +43,8 @@ func (p *Plugin) GetPluginName() string { return PluginName }
 
 // CanSupport implements volume.VolumePlugin.
 func (p *Plugin) CanSupport(spec *volume.Spec) bool {
-	if p.Asked != nil {
-		p.Asked()
+	if p.OnCanSupport != nil {
+		p.OnCanSupport()
 	}
 	d, ok := spec.Driver()
 	return p.Any || ok && d.PluginName == PluginName

@@ -13,7 +13,7 @@ import (
 // Owner receives what happens to a call. Its methods are called with the watchdog's lock held, so they must return at once:
 // they may count, or start a goroutine. None is called after the call has returned in time.
 type Owner interface {
-	// Slow is called when the call has taken longer than its patience.
+	// Slow is called when the call has taken longer than SlowAfter.
 	Slow()
 	// Abandoned is called when the call has not returned within its grace.
 	Abandoned()
@@ -32,9 +32,9 @@ type Call struct {
 	// end of its context, it may still return.
 	Started        time.Time
 	Timeout, Grace time.Duration
-	// Patience is how long the call may take before it is slow. If it is zero, or not less than Timeout, the call is never
+	// SlowAfter is how long the call may take before it is slow. If it is zero, or not less than Timeout, the call is never
 	// slow.
-	Patience time.Duration
+	SlowAfter time.Duration
 
 	// The watchdog's lock guards the following fields.
 
@@ -49,7 +49,7 @@ type stage uint8
 
 const (
 	running   stage = iota
-	slow            // it has taken longer than its patience
+	slow            // it has taken longer than SlowAfter
 	expired         // its time has ended, and its grace runs
 	abandoned       // it has not returned within the grace
 )
@@ -88,8 +88,8 @@ func allStacks() string {
 
 // Watch bounds successive calls by one context. It watches that context once for all of them.
 type Watch struct {
-	dog  *Watchdog
-	stop func() bool
+	watchdog *Watchdog
+	stop     func() bool
 
 	// The watchdog's lock guards the following fields.
 
@@ -99,7 +99,7 @@ type Watch struct {
 
 // Watch bounds the calls of watch by ctx, until [Watch.Stop].
 func (w *Watchdog) Watch(ctx context.Context, watch *Watch) {
-	watch.dog = w
+	watch.watchdog = w
 	if ctx.Done() != nil {
 		watch.stop = context.AfterFunc(ctx, watch.contextEnded)
 	}
@@ -113,11 +113,11 @@ func (w *Watch) Stop() {
 }
 
 func (w *Watch) contextEnded() {
-	w.dog.mu.Lock()
-	defer w.dog.mu.Unlock()
+	w.watchdog.mu.Lock()
+	defer w.watchdog.mu.Unlock()
 	w.over = true
 	if w.call != nil {
-		w.dog.expire(w.call)
+		w.watchdog.expire(w.call)
 	}
 }
 
@@ -127,7 +127,7 @@ type Watchdog struct {
 	calls     calls // running calls that are not abandoned
 	abandoned map[*Call]struct{}
 	timer     *time.Timer
-	rings     time.Time // when the timer fires; zero if it does not run
+	fires     time.Time // when the timer fires; zero if it does not run
 }
 
 // Begin watches a call that is about to run.
@@ -135,8 +135,8 @@ func (w *Watchdog) Begin(c *Call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c.stage, c.due, c.done = running, c.Started.Add(c.Timeout), nil
-	if 0 < c.Patience && c.Patience < c.Timeout {
-		c.due = c.Started.Add(c.Patience)
+	if 0 < c.SlowAfter && c.SlowAfter < c.Timeout {
+		c.due = c.Started.Add(c.SlowAfter)
 	}
 	heap.Push(&w.calls, c)
 	if c.Watch != nil {
@@ -174,13 +174,13 @@ func (w *Watchdog) Hung() []Owner {
 	return hung
 }
 
-// Rest stops the timer if no call runs, so the timer does not keep the owner of the watchdog in memory.
-func (w *Watchdog) Rest() {
+// StopIdleTimer stops the timer if no call runs. A running timer would keep the owner of the watchdog in memory.
+func (w *Watchdog) StopIdleTimer() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.calls) == 0 && w.timer != nil {
 		w.timer.Stop()
-		w.timer, w.rings = nil, time.Time{}
+		w.timer, w.fires = nil, time.Time{}
 	}
 }
 
@@ -190,22 +190,22 @@ func (w *Watchdog) arm() {
 		return
 	}
 	first := w.calls[0].due
-	if !w.rings.IsZero() && !first.Before(w.rings) {
+	if !w.fires.IsZero() && !first.Before(w.fires) {
 		return
 	}
-	w.rings = first
+	w.fires = first
 	if w.timer == nil {
-		w.timer = time.AfterFunc(time.Until(first), w.ring)
+		w.timer = time.AfterFunc(time.Until(first), w.timerFired)
 		return
 	}
 	w.timer.Reset(time.Until(first))
 }
 
-// ring moves each due call to its next stage.
-func (w *Watchdog) ring() {
+// timerFired moves each due call to its next stage.
+func (w *Watchdog) timerFired() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rings = time.Time{}
+	w.fires = time.Time{}
 	for now := time.Now(); len(w.calls) > 0 && !w.calls[0].due.After(now); {
 		w.advance(w.calls[0])
 	}

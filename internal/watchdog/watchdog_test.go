@@ -46,7 +46,7 @@ func (o *owner) note(what string) {
 func newCall() (*watchdog.Call, *owner) {
 	o := &owner{began: time.Now(), learned: map[string]time.Duration{}}
 	return &watchdog.Call{
-		Owner: o, Started: time.Now(), Timeout: 10 * time.Minute, Grace: 2 * time.Second, Patience: 10 * time.Second,
+		Owner: o, Started: time.Now(), Timeout: 10 * time.Minute, Grace: 2 * time.Second, SlowAfter: 10 * time.Second,
 	}, o
 }
 
@@ -65,7 +65,7 @@ func TestACallThatReturnsInTimeIsNotAbandoned(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		w.Rest()
+		w.StopIdleTimer()
 	})
 }
 
@@ -89,7 +89,7 @@ func TestACallThatDoesNotReturnIsAbandonedAfterItsGrace(t *testing.T) {
 		assert.Equal(t, []string{"slow", "abandoned", "returned"}, o.sequence)
 		<-c.Done()
 		assert.Empty(t, w.Hung())
-		w.Rest()
+		w.StopIdleTimer()
 	})
 }
 
@@ -131,7 +131,7 @@ func TestTheEndOfAContextEndsTheCallsThatItBounds(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		assert.Empty(t, o.all())
-		w.Rest()
+		w.StopIdleTimer()
 	})
 }
 
@@ -143,7 +143,7 @@ func TestCallsOfManyDeadlinesAreEachAbandonedInTime(t *testing.T) {
 		for i := range 50 {
 			c, o := newCall()
 			c.Timeout = time.Duration((i*37)%50+1) * time.Second
-			c.Patience = 0
+			c.SlowAfter = 0
 			w.Begin(c)
 			if i%3 == 0 {
 				assert.True(t, w.End(c))
@@ -159,7 +159,7 @@ func TestCallsOfManyDeadlinesAreEachAbandonedInTime(t *testing.T) {
 		for _, c := range all {
 			assert.False(t, w.End(c))
 		}
-		w.Rest()
+		w.StopIdleTimer()
 	})
 }
 

@@ -58,7 +58,7 @@ func TestJoinKeepsWhatFailed(t *testing.T) {
 func TestNotReadyIsExplainedVolumeByVolume(t *testing.T) {
 	err := error(&volume.NotReadyError{
 		PodName: types.NamespacedName{Namespace: "n", Name: "p"},
-		Volumes: []volume.VolumeStanding{
+		Volumes: []volume.NotReadyVolume{
 			{OuterName: "a", Phase: "mounting", Err: errors.New("cause of a")},
 			{OuterName: "b", Phase: "waiting", NextTry: time.Unix(0, 0)},
 		},
@@ -74,7 +74,7 @@ func TestNotReadyIsExplainedVolumeByVolume(t *testing.T) {
 
 func TestVolumesThatStayAreExplainedBesideOtherFailures(t *testing.T) {
 	stuck := &StuckError{Err: Join(&volume.NotReadyError{
-		Volumes: []volume.VolumeStanding{{OuterName: "a", Phase: "unmounting", Err: errors.New("busy")}},
+		Volumes: []volume.NotReadyVolume{{OuterName: "a", Phase: "unmounting", Err: errors.New("busy")}},
 		Err:     context.DeadlineExceeded,
 	}, errors.New("more"))}
 	text := Explain(Join(errors.New("first"), stuck))
