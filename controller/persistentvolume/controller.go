@@ -120,7 +120,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c.matcher = match.New(c.mirrors.volume, func(name string) { c.queue.Add(work.Volume, objects.Named(name)) })
 	c.ephemeral = ephemeral.New(s, options.Events, c.mirrors.claims, c.mirrors.pods)
 	c.users = inuse.New(inuse.Options{
-		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.mirrors.claims, Volumes: c.mirrors.volumes, VolumesWith: c.mirrors.volumesWith, Pods: c.mirrors.pods, PodsOf: c.mirrors.podsOf,
+		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.mirrors.claims, Volumes: c.mirrors.volumes, Pods: c.mirrors.pods, PodsOf: c.mirrors.podsOf,
 		Attachments: c.mirrors.attachments, AttachmentsOf: c.mirrors.attachmentsOf, Mounts: options.Mounts, NodeName: options.NodeName,
 	})
 	binder := bind.New(s, c.mirrors.claims, c.mirrors.volumes, c.matcher.Refresh)
@@ -204,7 +204,6 @@ func (c *Controller) run(ctx context.Context) {
 
 // sync syncs an item. After an error it is synced again after a back-off.
 func (c *Controller) sync(ctx context.Context, item work.Item) error {
-	defer c.users.DropAnswer(item)
 	var err error
 	switch item.Kind {
 	case work.Claim:
@@ -216,6 +215,11 @@ func (c *Controller) sync(ctx context.Context, item work.Item) error {
 		err = c.ephemeral.MakeClaims(ctx, item.Name)
 	case work.Namespace:
 		err = c.users.ReadPods(ctx, item.Name.Namespace)
+	case work.Volumes:
+		err = c.users.ReadVolumes(ctx)
+	}
+	if !errors.Is(err, work.ErrAwaited) {
+		c.users.DropAnswers(item)
 	}
 	work.LogRetry(ctx, c.options.Logger, item, err)
 	return err

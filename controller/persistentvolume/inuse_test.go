@@ -189,7 +189,7 @@ func (s *unlisted) List(ctx context.Context, kind schema.GroupVersionKind, names
 
 // A volume is not used when the store says so: that it cannot be asked says nothing.
 func TestNothingIsDeletedWhileItsUsersCannotBeRead(t *testing.T) {
-	for _, kind := range []schema.GroupVersionKind{store.Pods, store.VolumeAttachments, store.Nodes} {
+	for _, kind := range []schema.GroupVersionKind{store.Pods, store.VolumeAttachments, store.Nodes, store.PersistentVolumes} {
 		t.Run(kind.Kind, func(t *testing.T) {
 			torn := newVolume("a", refTo("c", "uid-c"), policy(v1.PersistentVolumeReclaimDelete))
 			inWorld(t, objectList{torn}, func(t *testing.T, w *world) {

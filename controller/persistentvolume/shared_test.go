@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -95,6 +96,94 @@ func TestStorageWithAnObjectIsNotDiscarded(t *testing.T) {
 	inWorld(t, provisioned, func(t *testing.T, w *world) {
 		c := w.settle()
 		err := c.storage.Discard(t.Context(), w.claim("c"), w.volume(made), assert.AnError)
+		require.ErrorIs(t, err, assert.AnError)
+		require.ErrorIs(t, err, volume.ErrInUse)
+		require.ErrorIs(t, err, volume.ErrUncertain)
+		assert.Zero(t, w.calls(fake.MethodDelete))
+	})
+}
+
+// Another volume with the same storage counts as soon as it is in the store, also if no event has reported it.
+func TestStorageOfAVolumeThatNoEventReportedIsNotReclaimed(t *testing.T) {
+	for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
+		t.Run(string(how), func(t *testing.T) {
+			inWorld(t, objectList{newVolume("a", refTo("c", "uid-c"), policy(how)), newPod("p", "n", "c")}, func(t *testing.T, w *world) {
+				require.NoError(t, w.plugin.Backend().Create("a", 1<<30))
+				s := &gap{Store: w.store, kind: store.PersistentVolumes}
+				w.start(s, Options{})
+				idle()
+				w.create(newVolume("b", sameStorage("a")))
+				w.delete(newPod("p", "n", "c"))
+				sleepUntilIdle()
+				assert.Zero(t, w.calls(fake.MethodDelete)+w.calls(fake.MethodRecycle))
+				assert.Contains(t, w.volume("a").Status.Message, `volume "b"`)
+				w.delete(newVolume("b"))
+				s.close()
+				assert.Equal(t, 1, w.calls(fake.MethodDelete)+w.calls(fake.MethodRecycle))
+			})
+		})
+	}
+}
+
+// at makes a volume a path of the node.
+func at(path string) func(*v1.PersistentVolume) {
+	return func(pv *v1.PersistentVolume) {
+		pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path}}
+	}
+}
+
+// A volume whose directory contains that of another volume is not reclaimed: the other one's would go with it. The one below is
+// reclaimed: only its own directory goes.
+func TestADirectoryWithAnotherVolumeInItIsNotReclaimed(t *testing.T) {
+	const says = `volume "below" has the same storage, or a part of it`
+	gone := refTo("c", "uid-c")
+	for _, how := range []v1.PersistentVolumeReclaimPolicy{v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRecycle} {
+		for name, below := range map[string]*v1.PersistentVolume{
+			"free":          newVolume("below", at("/base/a/x"), policy(how)),
+			"to be emptied": newVolume("below", at("/base/a/x"), policy(v1.PersistentVolumeReclaimRecycle), refTo("d", "uid-d")),
+			"to be kept":    newVolume("below", at("/base/a/x/"), policy(v1.PersistentVolumeReclaimRetain), refTo("d", "uid-d")),
+			"of a local plugin": newVolume("below", func(pv *v1.PersistentVolume) {
+				pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/base/a/x"}}
+			}),
+		} {
+			t.Run(name+", "+string(how), func(t *testing.T) {
+				inWorld(t, objectList{newVolume("a", at("/base/a"), gone, policy(how)), below}, func(t *testing.T, w *world) {
+					w.settle()
+					sleepUntilIdle()
+					assert.Contains(t, w.volume("a").Status.Message, says)
+					assert.Equal(t, v1.VolumeReleased, w.volume("a").Status.Phase)
+					pv := w.volume("below")
+					assert.NotContains(t, pv.Status.Message, "same storage")
+					pv.Finalizers, pv.Spec.ClaimRef = nil, nil
+					_, err := w.store.Update(t.Context(), pv)
+					require.NoError(t, err)
+					w.delete(below)
+					assert.Contains(t, w.volume("a").Status.Message, "nothing here can", "no plugin of this test reclaims a path")
+				})
+			})
+		}
+	}
+}
+
+// The directories of volumes whose claims are all gone go together.
+func TestADirectoryGoesWithTheDeletedVolumesInIt(t *testing.T) {
+	deletes := policy(v1.PersistentVolumeReclaimDelete)
+	objects := objectList{newVolume("a", at("/base/a"), refTo("c", "uid-c"), deletes), newVolume("below", at("/base/a/x"), refTo("d", "uid-d"), deletes)}
+	inWorld(t, objects, func(t *testing.T, w *world) {
+		w.settle()
+		sleepUntilIdle()
+		assert.Contains(t, w.volume("a").Status.Message, "nothing here can", "no plugin of this test reclaims a path")
+	})
+}
+
+// A plugin may return storage that it made for an earlier claim of the same name, and that another volume has kept since. It is
+// not discarded.
+func TestStorageOfAnotherVolumeIsNotDiscarded(t *testing.T) {
+	retained := newVolume("old", refTo("c", "uid-of-the-first"), policy(v1.PersistentVolumeReclaimRetain))
+	inWorld(t, objectList{newClaim("c"), retained}, func(t *testing.T, w *world) {
+		require.NoError(t, w.plugin.Backend().Create("old", 1<<30))
+		c := w.settle()
+		err := c.storage.Discard(t.Context(), w.claim("c"), newVolume("new", sameStorage("old")), assert.AnError)
 		require.ErrorIs(t, err, assert.AnError)
 		require.ErrorIs(t, err, volume.ErrInUse)
 		require.ErrorIs(t, err, volume.ErrUncertain)

@@ -17,17 +17,21 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// listing counts how often the pods of a namespace are listed, which takes it a while of the bubble's time, and fails some of the
-// first lists.
+// listing counts how often the pods of a namespace, and all volumes, are listed, which takes it a while of the bubble's time, and fails
+// some of the first lists of pods.
 type listing struct {
 	store.Store
 
-	lists, fails atomic.Int64
+	lists, fails, volumes atomic.Int64
 }
 
 var errUnlisted = errors.New("the store cannot be reached")
 
 func (s *listing) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	if kind == store.PersistentVolumes {
+		s.volumes.Add(1)
+		time.Sleep(time.Millisecond)
+	}
 	if kind == store.Pods && namespace != "" {
 		s.lists.Add(1)
 		time.Sleep(time.Millisecond)
@@ -38,7 +42,7 @@ func (s *listing) List(ctx context.Context, kind schema.GroupVersionKind, namesp
 	return s.Store.List(ctx, kind, namespace)
 }
 
-// Many claims that go at once, and their volumes, cost a few lists of the pods; the one that a pod uses of which memory does
+// Many claims that go at once, and their volumes, cost a few lists of the pods and of the volumes; the one that a pod uses of which memory does
 // not know stays, also when the store does not answer at first.
 func TestManyClaimsThatGoShareTheListOfPods(t *testing.T) {
 	const claims = 200
@@ -65,6 +69,7 @@ func TestManyClaimsThatGoShareTheListOfPods(t *testing.T) {
 		assert.Len(t, volumes, 1)
 		// Memory never hears of the pod here, so that its claim is looked at again and again.
 		assert.Less(t, s.lists.Load(), int64(claims/2))
+		assert.Less(t, s.volumes.Load(), int64(claims/10))
 	})
 }
 

@@ -84,9 +84,11 @@ func (c *Controller) volumeChanged(pv *v1.PersistentVolume) {
 	for _, claim := range c.mirrors.claimsNaming.Get(pv.Name) {
 		c.queue.Add(work.Claim, store.NameOf(claim))
 	}
-	for _, other := range c.mirrors.volumesWith.Get(objects.StorageOf(pv)) {
-		if other.Name != pv.Name && other.Status.Phase == v1.VolumeReleased {
-			c.queue.Add(work.Volume, store.NameOf(other)) // It may wait for pv.
+	for _, storage := range objects.StoragesAround(pv) {
+		for _, other := range c.mirrors.volumesWith.Get(storage) {
+			if other.Name != pv.Name && other.Status.Phase == v1.VolumeReleased {
+				c.queue.Add(work.Volume, store.NameOf(other)) // It may wait for pv.
+			}
 		}
 	}
 }

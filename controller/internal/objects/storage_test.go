@@ -39,8 +39,43 @@ func TestPathsAreDifferentStorageOnlyOnDifferentNodes(t *testing.T) {
 			}
 			path := v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/data/"}}
 			local := v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/data"}}
-			assert.Equal(t, test.shared, MayShareStorage(pv(test.a, path), pv(test.b, local)))
-			assert.Equal(t, test.shared, MayShareStorage(pv(test.b, local), pv(test.a, path)))
+			assert.Equal(t, test.shared, MayContainStorageOf(pv(test.a, path), pv(test.b, local)))
+			assert.Equal(t, test.shared, MayContainStorageOf(pv(test.b, local), pv(test.a, path)))
+		})
+	}
+}
+
+// A directory contains the volumes in it, and is not contained in them.
+func TestADirectoryContainsWhatIsBelowIt(t *testing.T) {
+	host := func(path string) v1.PersistentVolumeSource {
+		return v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path}}
+	}
+	nfs := func(server, path string) v1.PersistentVolumeSource {
+		return v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: server, Path: path}}
+	}
+	for name, test := range map[string]struct {
+		above, below v1.PersistentVolumeSource
+		contains     bool
+	}{
+		"a child":                    {host("/data"), host("/data/x"), true},
+		"far below":                  {host("/data/"), host("/data/x/y/../z"), true},
+		"the root":                   {host("/"), host("/data"), true},
+		"only the beginning matches": {host("/data"), host("/data-2"), false},
+		"a local volume":             {host("/data"), v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/data/x"}}, true},
+		"an export":                  {nfs("s", "/data"), nfs("s", "/data/x"), true},
+		"an export of another":       {nfs("s", "/data"), nfs("t", "/data/x"), false},
+		"a path and an export":       {host("/data"), nfs("s", "/data/x"), false},
+		"drivers": {
+			v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "/data"}},
+			v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "/data/x"}}, false,
+		},
+		"no source": {v1.PersistentVolumeSource{}, v1.PersistentVolumeSource{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			above := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: test.above}}
+			below := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: test.below}}
+			assert.Equal(t, test.contains, MayContainStorageOf(above, below))
+			assert.False(t, MayContainStorageOf(below, above))
 		})
 	}
 }

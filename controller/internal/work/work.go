@@ -37,6 +37,7 @@ const (
 	Volume    Kind = "volume"
 	Pod       Kind = "pod"
 	Namespace Kind = "pods of namespace" // whose pods are read from the store
+	Volumes   Kind = "all volumes"       // which are read from the store; without a name
 )
 
 // Item names an object to sync.

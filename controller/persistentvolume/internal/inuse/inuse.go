@@ -33,13 +33,11 @@ type Options struct {
 	Store   store.Store
 	Plugins *volume.VolumePluginMgr
 	Queue   *work.Queue
-	// Claims, Volumes, Pods and Attachments are the mirrors of the store; VolumesWith returns the volumes with a
-	// storage (objects.StorageOf), PodsOf the pods that refer to a claim, AttachmentsOf the attachments of a volume, each by its
-	// name.
+	// Claims, Volumes, Pods and Attachments are the mirrors of the store; PodsOf returns the pods that refer to a claim,
+	// AttachmentsOf the attachments of a volume, each by its name.
 	Claims        *store.Mirror[*v1.PersistentVolumeClaim]
 	Volumes       *store.Mirror[*v1.PersistentVolume]
 	Pods          *store.Mirror[*v1.Pod]
-	VolumesWith   *store.Index[*v1.PersistentVolume, string]
 	PodsOf        *store.Index[*v1.Pod, types.NamespacedName]
 	Attachments   *store.Mirror[*storagev1.VolumeAttachment]
 	AttachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
@@ -53,7 +51,8 @@ type Options struct {
 // at once.
 type Tracker struct {
 	with        Options
-	lookups     *lookups
+	pods        *lookups[podsOf, []*v1.Pod]
+	sharers     *lookups[sharersOf, []*v1.PersistentVolume]
 	claims      *lists[*v1.PersistentVolumeClaim]
 	attachments *lists[*storagev1.VolumeAttachment]
 	nodes       *lists[*v1.Node]
@@ -62,7 +61,7 @@ type Tracker struct {
 // New returns a Tracker. It reads nothing yet.
 func New(options Options) *Tracker {
 	return &Tracker{
-		with: options, lookups: newLookups(),
+		with: options, pods: newLookups[podsOf, []*v1.Pod](), sharers: newLookups[sharersOf, []*v1.PersistentVolume](),
 		claims:      newLists[*v1.PersistentVolumeClaim](options.Store),
 		attachments: newLists[*storagev1.VolumeAttachment](options.Store), nodes: newLists[*v1.Node](options.Store),
 	}
@@ -81,7 +80,7 @@ type Use struct {
 func (t *Tracker) Claim(ctx context.Context, claim *v1.PersistentVolumeClaim) (Use, error) {
 	name := store.NameOf(claim)
 	item := work.Item{Kind: work.Claim, Name: name}
-	pod, err := t.user(item, lookup{claim.UID, name}, func(pod *v1.Pod) bool { return mayUse(pod, claim) })
+	pod, err := t.user(item, podsOf{claim.UID, name}, func(pod *v1.Pod) bool { return mayUse(pod, claim) })
 	if err != nil {
 		return Use{}, err
 	}
@@ -123,9 +122,6 @@ func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, err
 	if at := t.with.AttachmentsOf.Get(pv.Name); len(at) > 0 {
 		return Use{By: attachedTo(at[0])}, nil
 	}
-	if shared, err := t.sharedWith(ctx, pv); err != nil || shared.By != "" {
-		return shared, err
-	}
 	item := work.Item{Kind: work.Volume, Name: store.NameOf(pv)}
 	pod, err := t.podUsing(item, pv)
 	if err != nil {
@@ -133,6 +129,9 @@ func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, err
 	}
 	if pod != nil {
 		return Use{By: t.usedByPod(pod), Err: work.AwaitChange(t.with.Pods, pod)}, nil
+	}
+	if shared, err := t.sharedWith(ctx, item, pv); err != nil || shared.By != "" {
+		return shared, err
 	}
 	at, err := t.attachmentOf(ctx, pv)
 	if err != nil {
@@ -148,8 +147,12 @@ func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, err
 	return Use{By: t.mountedBy(ctx, item, pv)}, nil
 }
 
-// DropAnswer drops an unused answer for an item, which would be outdated later.
-func (t *Tracker) DropAnswer(item work.Item) { t.lookups.drop(item) }
+// DropAnswers drops the answers for an item whose sync has ended: they would be outdated in the next one. A sync that
+// returned [work.ErrAwaited] has not ended.
+func (t *Tracker) DropAnswers(item work.Item) {
+	t.pods.drop(item)
+	t.sharers.drop(item)
+}
 
 // mountedBy describes who has a volume mounted, by the report of Mounts, or returns "". If a mount is reported, the
 // item is queued again after its end.
@@ -230,7 +233,7 @@ func (t *Tracker) podUsing(item work.Item, pv *v1.PersistentVolume) (*v1.Pod, er
 	if there && t.with.NodeName != "" && t.with.Mounts != nil {
 		return nil, nil
 	}
-	return t.user(item, lookup{pv.UID, objects.ClaimNameOf(pv)}, func(pod *v1.Pod) bool {
+	return t.user(item, podsOf{pv.UID, objects.ClaimNameOf(pv)}, func(pod *v1.Pod) bool {
 		// These pods belong to another claim with the name of the old one.
 		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
 	})

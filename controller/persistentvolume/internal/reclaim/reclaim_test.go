@@ -1,6 +1,7 @@
 package reclaim
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -48,8 +49,7 @@ func newWorld(t *testing.T) *world {
 	attachments := store.NewMirror[*storagev1.VolumeAttachment](s, store.MirrorOptions{})
 	users := inuse.New(inuse.Options{
 		Store: s, Plugins: plugins, Queue: queue, Claims: claims, Volumes: volumes, Pods: pods,
-		VolumesWith: store.NewIndex(volumes, func(pv *v1.PersistentVolume) []string { return []string{objects.StorageOf(pv)} }),
-		PodsOf:      store.NewIndex(pods, volume.ClaimsOfPod), Attachments: attachments,
+		PodsOf: store.NewIndex(pods, volume.ClaimsOfPod), Attachments: attachments,
 		AttachmentsOf: store.NewIndex(attachments, func(at *storagev1.VolumeAttachment) []string { return []string{*at.Spec.Source.PersistentVolumeName} }),
 	})
 	return &world{
@@ -81,11 +81,15 @@ func (w *world) released(t *testing.T, policy v1.PersistentVolumeReclaimPolicy) 
 	return made
 }
 
-// reclaim reclaims a volume to the end: the pods are read as a worker does.
+// reclaim reclaims a volume to the end: pods and volumes are read as a worker does.
 func (w *world) reclaim(t *testing.T, pv *v1.PersistentVolume) error {
 	t.Helper()
 	require.ErrorIs(t, w.Reclaim(t.Context(), pv), work.ErrAwaited, "that no pod uses it is believed only of the store")
 	require.NoError(t, w.users.ReadPods(t.Context(), "default"))
+	if err := w.Reclaim(t.Context(), w.read(t)); !errors.Is(err, work.ErrAwaited) {
+		return err
+	}
+	require.NoError(t, w.users.ReadVolumes(t.Context()))
 	return w.Reclaim(t.Context(), w.read(t))
 }
 

@@ -166,9 +166,9 @@ func complete(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, job Job)
 	}
 }
 
-// Discard deletes storage that cannot be recorded, and returns cause. If the store has an object of the volume, which may be
-// another claim's, the storage stays. If the storage stays, or the deletion fails, the error is uncertain: the claim keeps its
-// finalizer, and the provisioning is retried.
+// Discard deletes storage that cannot be recorded, and returns cause. If a volume in the store, which may be another
+// claim's, has the name or the storage, the storage stays. If the storage stays, or the deletion fails, the error is
+// uncertain: the claim keeps its finalizer, and the provisioning is retried.
 func (p *Plugins) Discard(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, cause error) error {
 	err := p.checkUnrecorded(ctx, pv)
 	if err == nil {
@@ -190,14 +190,19 @@ func (p *Plugins) discard(ctx context.Context, pv *v1.PersistentVolume) error {
 	return p.Delete(ctx, plugin, pv)
 }
 
-// checkUnrecorded refuses a volume that has an object in the store.
+// checkUnrecorded refuses a volume if a volume in the store has its name, its storage, or a part of that.
 func (p *Plugins) checkUnrecorded(ctx context.Context, pv *v1.PersistentVolume) error {
-	_, err := store.Get[*v1.PersistentVolume](ctx, p.store, "", pv.Name)
-	switch {
-	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
-		return nil
-	case err != nil:
-		return err
+	stored, _, err := store.ListOf[*v1.PersistentVolume](ctx, p.store, "")
+	if err != nil {
+		return fmt.Errorf("the volumes that may have the storage of volume %q: %w", pv.Name, err)
 	}
-	return fmt.Errorf("volume %q has an object: %w", pv.Name, volume.ErrInUse)
+	for _, other := range stored {
+		if other.Name == pv.Name {
+			return fmt.Errorf("volume %q has an object: %w", pv.Name, volume.ErrInUse)
+		}
+		if objects.MayContainStorageOf(pv, other) {
+			return fmt.Errorf("volume %q has the same storage, or a part of it: %w", other.Name, volume.ErrInUse)
+		}
+	}
+	return nil
 }
