@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"path/filepath"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -19,7 +22,7 @@ type deleter struct {
 var _ volume.Deleter = (*deleter)(nil)
 
 // NewDeleter implements [volume.DeletableVolumePlugin]. A path outside of [Options].BaseDir is an error that matches
-// volume.ErrInvalid.
+// volume.ErrInvalid. A volume whose node affinity does not name this node is one that matches volume.ErrNodeAffinity.
 func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	name, err := p.reclaimed(spec)
 	if err != nil {
@@ -38,10 +41,24 @@ func (p *Plugin) reclaimed(spec *volume.Spec) (string, error) {
 		return "", fmt.Errorf("host path volume %q: only a PersistentVolume is recycled or deleted: %w", spec.Name(), volume.ErrInvalid)
 	}
 	name, err := p.nameInBase(source.Path)
+	if err == nil {
+		err = p.checkNode(spec.PersistentVolume)
+	}
 	if err != nil {
 		return "", fmt.Errorf("host path volume %q: %w", spec.Name(), err)
 	}
 	return name, nil
+}
+
+// checkNode refuses a volume that may be one of another node: here its path may be that of another volume. The plugin knows
+// only the name of its node, which is also the label kubernetes.io/hostname.
+func (p *Plugin) checkNode(pv *v1.PersistentVolume) error {
+	name := string(p.host.GetNodeName())
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}}
+	if err := volume.CheckNodeAffinity(pv, node); err != nil {
+		return fmt.Errorf("nothing is removed here: reclaim it on its own node, or name this one in its node affinity: %w", err)
+	}
+	return nil
 }
 
 // GetPath implements [volume.Volume].

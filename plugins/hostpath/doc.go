@@ -24,9 +24,14 @@
 // With [Options].BaseDir the plugin provisions: a volume is a directory BaseDir/NAME of this node, and its node affinity names
 // the node. Every user of a pod may write to it (mode 0777, below a base of mode 0700). Its size is not enforced.
 //
-// Only volumes in the base directory are recycled or deleted, checked by path and on disk. They are removed beneath a
-// descriptor of the base, where no link is followed and no mount entered (mount/safepath). The base must be apart from the
-// node's root, as every path must.
+// Only volumes in the base directory are recycled or deleted, checked by path and on disk, and only those whose node affinity
+// is none or names this node. They are removed beneath a descriptor of the base, where no link is followed and no mount entered
+// (mount/safepath). The base must be apart from the node's root, as every path must.
+//
+// All content of the directory is removed, also the directory of another PersistentVolume in it. The plugin does not know the
+// other volumes: its caller must. controller/persistentvolume does not delete or recycle a volume while the path of another
+// PersistentVolume lies in its own. It compares paths as text and follows no links, and it does not compare the hostPath
+// volumes of pods.
 //
 // All access to the node's filesystem goes through [Files]. With fake.Mounter for it, volumes are only in memory.
 //

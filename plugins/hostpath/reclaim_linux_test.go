@@ -175,6 +175,44 @@ func TestOnlyWhatLiesInTheBaseIsRemoved(t *testing.T) {
 	assert.DirExists(t, beside)
 }
 
+// A volume of another node may have the path of one that this node has.
+func TestAVolumeOfAnotherNodeIsNotRemovedHere(t *testing.T) {
+	onLabel := func(key, value string) *v1.VolumeNodeAffinity {
+		return &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+			MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: v1.NodeSelectorOpIn, Values: []string{value}}},
+		}}}}
+	}
+	for what, c := range map[string]struct {
+		affinity *v1.VolumeNodeAffinity
+		here     bool
+	}{
+		"none":                    {nil, true},
+		"the name of this node":   {onNode("node-1"), true},
+		"the name of another":     {onNode("node-2"), false},
+		"the label of this node":  {onLabel(v1.LabelHostname, "node-1"), true},
+		"the label of another":    {onLabel(v1.LabelHostname, "node-2"), false},
+		"a label of several ones": {onLabel("rack", "1"), false},
+	} {
+		for how, reclaim := range reclaims {
+			t.Run(what+", "+how, func(t *testing.T) {
+				plugin, base := newBase(t, Options{})
+				path := filepath.Join(base, "pv")
+				require.NoError(t, os.MkdirAll(filepath.Join(path, "content"), 0o755))
+				s := spec(path, v1.HostPathUnset)
+				s.PersistentVolume.Spec.NodeAffinity = c.affinity
+				err := reclaim(plugin, t.Context(), s)
+				if c.here {
+					require.NoError(t, err)
+					assert.NoDirExists(t, filepath.Join(path, "content"))
+					return
+				}
+				require.ErrorIs(t, err, volume.ErrNodeAffinity)
+				assert.DirExists(t, filepath.Join(path, "content"))
+			})
+		}
+	}
+}
+
 func TestContentIsRemovedAndNoLinkFollowed(t *testing.T) {
 	for how, reclaim := range reclaims {
 		t.Run(how, func(t *testing.T) {

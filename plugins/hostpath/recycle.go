@@ -11,8 +11,8 @@ import (
 )
 
 // Recycle implements [volume.RecyclableVolumePlugin]: by a pod where [Options].Recycler is there, else in this process. The
-// path must be a directory in [Options].BaseDir; else the error matches volume.ErrInvalid. Links and mounts are treated as
-// by Delete, and the directory itself stays.
+// path must be a directory in [Options].BaseDir; else the error matches volume.ErrInvalid. The volume's node, links and mounts
+// are treated as by NewDeleter and Delete, and the directory itself stays.
 func (p *Plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, recorder volume.RecycleEventRecorder) error {
 	name, err := p.reclaimed(spec)
 	if err != nil {
