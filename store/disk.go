@@ -187,16 +187,16 @@ func (s *Disk) open() error {
 	if n := len(l.snapshots); n > 0 {
 		s.snapshotBase.Store(l.snapshots[n-1])
 	}
-	if err := s.forgetClosed(names); err != nil {
+	if err := s.removeCloseMark(names); err != nil {
 		return err
 	}
 	switch {
 	case len(l.damage) > 0:
-		err = s.goOnFrom(l)
+		err = s.salvageFrom(l)
 	case len(l.journals) == 0:
 		s.journal, err = createJournal(s.files, 0, s.reserve())
 	default:
-		err = s.goOn(l)
+		err = s.continueJournal(l)
 	}
 	if err != nil {
 		return err
@@ -204,18 +204,18 @@ func (s *Disk) open() error {
 	return s.tidy(names, l)
 }
 
-// forgetClosed removes the mark of a clean close, before anything is written that it does not know of.
-func (s *Disk) forgetClosed(names []string) error {
+// removeCloseMark removes the mark of a clean close. It is called before the first write that the mark does not cover.
+func (s *Disk) removeCloseMark(names []string) error {
 	if !slices.Contains(names, closedName) {
 		return nil
 	}
 	return errors.Join(s.files.Unlink(closedName), s.files.Sync())
 }
 
-// goOn goes on with the newest journal. Only a clean close proves that it is on the disk: a program that was killed, or whose sync
-// has failed, leaves the same to be read. The journals before it and the snapshots were synced before there was one after them, or
-// before they got their names.
-func (s *Disk) goOn(l *loading) error {
+// continueJournal opens the newest journal to append to it. Only a clean close proves that all of it is on disk: a program that was
+// killed, or whose sync failed, leaves content that can be read as well. So without the mark of a clean close, the journal is
+// rewritten and synced. Earlier journals were synced before the next one was created, and snapshots before they got their names.
+func (s *Disk) continueJournal(l *loading) error {
 	base := l.journals[len(l.journals)-1]
 	f, err := s.files.Reopen(journalName(base))
 	if err != nil {
@@ -241,11 +241,11 @@ func (s *Disk) goOn(l *loading) error {
 	return nil
 }
 
-// salvaged is how many versions are left out after damage, so that no watch is resumed at a version that was another one.
+// salvaged is the number of versions that are skipped after damage. A watch must not resume at a version that meant another state.
 const salvaged = 1 << 32
 
-// goOnFrom makes a new beginning of what could be read, and keeps what is damaged.
-func (s *Disk) goOnFrom(l *loading) error {
+// salvageFrom starts a new journal and snapshot from the content that could be read. It keeps the damaged files under other names.
+func (s *Disk) salvageFrom(l *loading) error {
 	s.salvage = l.damage
 	kept := map[string]bool{}
 	for _, d := range l.damage {
@@ -277,7 +277,7 @@ func (s *Disk) goOnFrom(l *loading) error {
 	return nil
 }
 
-// tidy removes what an earlier program has not come to remove: what comes before the newest snapshot and one journal more.
+// tidy removes files that an earlier program could not remove any more: all before the newest snapshot, except one journal.
 func (s *Disk) tidy(names []string, l *loading) error {
 	var oldest uint64
 	if chain := l.chain(); len(chain) > 0 {
@@ -308,9 +308,9 @@ func (s *Disk) resize(key Key, size int64) {
 // Salvaged returns the damage with which the store was opened; nil if there was none.
 func (s *Disk) Salvaged() []Damage { return slices.Clone(s.salvage) }
 
-// Close waits for the writes that are on their way, and for a snapshot, and unlocks the directory. Later writes are errors that
-// match [ErrClosed]; what was read can be read on, and watches end with their contexts. Every call waits for the same end, and
-// returns the same error.
+// Close waits for the running writes and for a running snapshot, and unlocks the directory. Later writes fail with an error that
+// matches [ErrClosed]. Reads still work, and watches end with their contexts. Every call of Close waits for the same end and returns
+// the same error.
 func (s *Disk) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -322,7 +322,7 @@ func (s *Disk) closeFiles() error {
 	s.committers.Wait()
 	err := damaged(s.journal.Mend())
 	if err == nil {
-		s.sayClosed()
+		s.writeCloseMark()
 	}
 	err = errors.Join(err, s.journal.Close())
 	for _, c := range []io.Closer{s.root, s.lock} {
@@ -333,9 +333,9 @@ func (s *Disk) closeFiles() error {
 	return err
 }
 
-// sayClosed says on the disk that all of the journal is there. Without it the next program takes nothing for certain, which costs it
-// some time, so that a failure is none of Close.
-func (s *Disk) sayClosed() {
+// writeCloseMark writes the mark of a clean close: the whole journal is on disk. Without the mark, the next program only takes longer
+// to open the store, so Close does not fail if the mark cannot be written.
+func (s *Disk) writeCloseMark() {
 	if err := writeClosed(s.files, closedFrame{Base: s.journal.base, Size: s.journal.Size(), Sum: s.journal.Sum()}); err != nil {
 		s.options.Logger.Warn("the store is closed, and its directory does not say so", "error", err)
 	}

@@ -30,7 +30,7 @@ type cluster struct {
 	bugs    bugs
 	started time.Time
 	// turns are those of all goroutines of the controllers; steps is what happened, with each turn.
-	turns *simulation.Turns
+	turns *simulation.Scheduler
 	steps *simulation.Trace
 
 	mu     sync.Mutex
@@ -76,7 +76,7 @@ func newCluster(seed uint64, planted bugs) *cluster {
 	c := &cluster{
 		oneScheduler: seed%2 == 0,
 		memory:       memory, backend: fake.NewBackend(), bugs: planted, started: time.Now(),
-		turns: simulation.NewTurns(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps,
+		turns: simulation.NewScheduler(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps,
 		random: rand.New(rand.NewPCG(seed, 1)), mounted: map[string]map[string]bool{},
 		owners: map[string]types.UID{}, filesystems: map[string]int64{}, wellSince: map[string]time.Time{},
 		wantedAt: map[string]time.Time{}, capacities: map[types.UID]int64{}, found: map[types.UID]int64{}, grownFor: map[string]types.UID{}, counts: map[string]int{},

@@ -35,7 +35,7 @@ type sim struct {
 	memory  *store.Memory
 	backend *fake.Backend
 	mounter *fake.Mounter
-	turns   *simulation.Turns
+	turns   *simulation.Scheduler
 	steps   *simulation.Trace
 	planted simBug
 	started time.Time
@@ -85,7 +85,7 @@ func newSim(t *testing.T, seed uint64, planted simBug) *sim {
 	steps := &simulation.Trace{Keep: true}
 	return &sim{
 		memory: store.NewMemory(store.MemoryOptions{Kinds: kinds, History: 20}), backend: fake.NewBackend(), mounter: fake.NewMounter(fake.MounterOptions{}),
-		turns: simulation.NewTurns(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps, planted: planted, started: time.Now(),
+		turns: simulation.NewScheduler(rand.New(rand.NewPCG(seed, 2)), steps), steps: steps, planted: planted, started: time.Now(),
 		random: rand.New(rand.NewPCG(seed, 1)), synced: map[string]int{}, taken: map[string]int{}, sources: map[string]string{}, moments: map[string]int{},
 		claimOf: map[string]string{}, restoredFrom: map[string]string{}, nameOf: map[types.UID]string{}, asked: map[types.UID]map[string]int{},
 		made: map[types.UID]int{}, ready: map[types.UID]int{}, counts: map[string]int{},

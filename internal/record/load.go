@@ -118,7 +118,7 @@ func (d *Dir) settle() error {
 	if f.anew {
 		err = d.writeAnew(f.records)
 	} else if d.log == nil {
-		err = d.goOn(f)
+		err = d.continueLog(f)
 	}
 	if err != nil {
 		return err
@@ -138,8 +138,8 @@ func (d *Dir) settle() error {
 	return nil
 }
 
-// goOn goes on with the log that was read.
-func (d *Dir) goOn(f *found) error {
+// continueLog opens the log that was read, to append to it.
+func (d *Dir) continueLog(f *found) error {
 	file, err := d.files.disk.Reopen(logName)
 	if err != nil {
 		return err

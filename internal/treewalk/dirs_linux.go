@@ -33,7 +33,7 @@ type dirs struct {
 	max int
 
 	mu   sync.Mutex
-	list dir // the ends of a ring
+	list dir // the head of a circular list
 	open int
 }
 
@@ -54,7 +54,7 @@ func (s *dirs) add(d *dir, fd int) {
 	}
 	d.users++
 	if spare < 0 && s.open > s.max {
-		spare = s.victim()
+		spare = s.takeOldest()
 	}
 	s.mu.Unlock()
 	if spare >= 0 {
@@ -106,10 +106,10 @@ func (s *dirs) drop(d *dir) {
 	}
 }
 
-// spare closes a directory that is not in use right now, and reports whether there was one.
+// spare closes one directory that is not in use, and reports whether there was one.
 func (s *dirs) spare() bool {
 	s.mu.Lock()
-	fd := s.victim()
+	fd := s.takeOldest()
 	s.mu.Unlock()
 	if fd < 0 {
 		return false
@@ -118,16 +118,16 @@ func (s *dirs) spare() bool {
 	return true
 }
 
-// closeAll closes what is open when the walk has ended.
+// closeAll closes the directories that are still open when the walk has ended.
 func (s *dirs) closeAll() {
 	for s.spare() {
 		continue
 	}
 }
 
-// victim takes the directory from the list that was opened first and is not in use. A walk goes deep before it goes
-// wide, so that this one will be needed last.
-func (s *dirs) victim() int {
+// takeOldest takes the directory that was opened first and is not in use out of the list, and returns its descriptor; -1 if there
+// is none. A walk goes deep before it goes wide, so it will need this directory last.
+func (s *dirs) takeOldest() int {
 	for d := s.list.next; d != &s.list; d = d.next {
 		if d.users == 0 {
 			return s.unlink(d)

@@ -13,27 +13,27 @@ type task struct {
 	batch []byte // entries as the kernel writes them; a buffer of the pool
 }
 
-// pool shares tasks between workers. Each worker has tasks of its own and gives the oldest half away when another one
-// waits for some. A worker is started when there is something to give to it, so that a small tree costs little.
+// pool shares tasks between workers. Each worker has tasks of its own, and gives the oldest half away when another worker waits.
+// The pool starts a worker only when it has a task for it, so a small tree costs little.
 type pool struct {
-	workers int
-	hungry  atomic.Int32 // workers that wait, or are not started
-	stopped atomic.Bool
-	running sync.WaitGroup // those that were started
+	workers     int
+	idleWorkers atomic.Int32 // workers that wait for a task, or were not started
+	stopped     atomic.Bool
+	running     sync.WaitGroup // workers that were started
 
-	mu      sync.Mutex
-	wake    sync.Cond
-	idle    []*worker // those that are not started
-	shared  []task
-	buffers [][]byte
-	made    int // buffers
-	done    bool
+	mu        sync.Mutex
+	wake      sync.Cond
+	unstarted []*worker
+	shared    []task
+	buffers   [][]byte
+	made      int // buffers
+	done      bool
 }
 
 // newPool returns the pool of workers, the first of which runs already.
 func newPool(workers []*worker) *pool {
-	p := &pool{workers: len(workers), idle: workers[1:]}
-	p.hungry.Store(int32(len(p.idle)))
+	p := &pool{workers: len(workers), unstarted: workers[1:]}
+	p.idleWorkers.Store(int32(len(p.unstarted)))
 	p.wake.L = &p.mu
 	return p
 }
@@ -46,7 +46,7 @@ func (p *pool) stop() {
 	p.wake.Broadcast()
 }
 
-// take waits for a task. It returns false when there will be none any more: all workers wait, or the walk is stopped.
+// take waits for a task. It returns false when no task can come any more: all workers wait, or the walk was stopped.
 func (p *pool) take() (task, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,41 +57,41 @@ func (p *pool) take() (task, bool) {
 			p.shared = p.shared[:n-1]
 			return t, true
 		}
-		if int(p.hungry.Add(1)) == p.workers {
+		if int(p.idleWorkers.Add(1)) == p.workers {
 			p.done = true
 			p.wake.Broadcast()
 			break
 		}
 		p.wake.Wait()
-		p.hungry.Add(-1)
+		p.idleWorkers.Add(-1)
 	}
 	return task{}, false
 }
 
-// give offers tasks to those who wait, and starts others where they do not suffice. It is called by a worker.
+// give offers tasks to the waiting workers, and starts more workers if there are too few. A worker calls it.
 func (p *pool) give(tasks ...task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shared = append(p.shared, tasks...)
-	waiting := int(p.hungry.Load()) - len(p.idle)
+	waiting := int(p.idleWorkers.Load()) - len(p.unstarted)
 	for range tasks[:min(len(tasks), waiting)] {
 		p.wake.Signal()
 	}
-	for n := len(p.shared) - waiting; n > 0 && len(p.idle) > 0; n-- {
+	for n := len(p.shared) - waiting; n > 0 && len(p.unstarted) > 0; n-- {
 		p.start()
 	}
 }
 
-// start starts a worker. p is locked.
+// start starts a worker. The caller holds the lock.
 func (p *pool) start() {
-	last := len(p.idle) - 1
-	w := p.idle[last]
-	p.idle = p.idle[:last]
-	p.hungry.Add(-1)
+	last := len(p.unstarted) - 1
+	w := p.unstarted[last]
+	p.unstarted = p.unstarted[:last]
+	p.idleWorkers.Add(-1)
 	p.running.Go(w.run)
 }
 
-// buffer returns an unused buffer, or nil when there are as many as workers and all are in use.
+// buffer returns an unused buffer. It returns nil if there are as many buffers as workers and all are in use.
 func (p *pool) buffer() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

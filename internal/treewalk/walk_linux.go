@@ -119,7 +119,7 @@ func (w *worker) next() (task, bool) {
 // share gives the oldest half of the tasks away when another worker waits. These are the nearest to the root, and thus
 // likely to be the biggest.
 func (w *worker) share() {
-	if len(w.tasks) < 2 || w.pool.hungry.Load() == 0 {
+	if len(w.tasks) < 2 || w.pool.idleWorkers.Load() == 0 {
 		return
 	}
 	half := len(w.tasks) / 2
@@ -133,7 +133,7 @@ func (w *worker) do(t task) {
 	at, err := w.acquire(t.dir)
 	if err != nil {
 		w.dirs.drop(t.dir)
-		w.obey(w.visitor.Fail(err))
+		w.apply(w.visitor.Fail(err))
 		return
 	}
 	switch {
@@ -212,7 +212,7 @@ func (w *worker) read(d *dir, fd int) {
 
 // giveBatch gives the first n bytes of the buffer away when they are wanted, and takes another buffer.
 func (w *worker) giveBatch(d *dir, n int) bool {
-	if n < minBatch || w.pool.hungry.Load() == 0 {
+	if n < minBatch || w.pool.idleWorkers.Load() == 0 {
 		return false
 	}
 	spare := w.pool.buffer()
@@ -274,7 +274,7 @@ func (w *worker) visit(d *dir, at int, name []byte) {
 	}
 	verdict := w.visitor.Visit(e)
 	e.unpin()
-	w.obey(verdict)
+	w.apply(verdict)
 	if verdict == Next && e.IsDir() {
 		d.refs.Add(1)
 		w.tasks = append(w.tasks, task{dir: d, name: append([]byte(nil), name[:len(trimZero(name))+1]...)})
@@ -282,7 +282,7 @@ func (w *worker) visit(d *dir, at int, name []byte) {
 	}
 }
 
-// lookAt finds out what an entry is, by its name or, where visitors want it, pinned.
+// lookAt reads the attributes of an entry: by its name or, if a visitor wants that, by a descriptor that pins it.
 func (w *worker) lookAt(e *Entry) unix.Errno {
 	if w.pinning || w.tree.options.Without.has(FeatureMountRoot) {
 		w.pinning = false
@@ -292,10 +292,10 @@ func (w *worker) lookAt(e *Entry) unix.Errno {
 }
 
 func (w *worker) fail(op, path string, errno unix.Errno) {
-	w.obey(w.visitor.Fail(&fs.PathError{Op: op, Path: path, Err: errno}))
+	w.apply(w.visitor.Fail(&fs.PathError{Op: op, Path: path, Err: errno}))
 }
 
-func (w *worker) obey(v Verdict) {
+func (w *worker) apply(v Verdict) {
 	if v == Stop {
 		w.pool.stop()
 	}

@@ -193,19 +193,22 @@ type GrowResult struct {
 // Grown reports whether the filesystem is larger than it was.
 func (r GrowResult) Grown() bool { return r.After > r.Before }
 
-// Grow makes the filesystem on the regular file or block device at path as large as that is, and verifies it. That it
-// has that size already is no error; it is never made smaller: one that is larger than its device is an error that
-// matches [ErrShrink]. Path and mount are compared: a mount of something else matches mount.ErrForeign.
+// Grow expands the filesystem on the regular file or block device at path to the size of that file or device, and verifies the
+// result. A filesystem that has this size already is no error. Grow never shrinks: a filesystem that is larger than its device is an
+// error that matches [ErrShrink]. Grow compares the path with the mount: a mount of another filesystem matches mount.ErrForeign.
 //
-// ext2, ext3 and ext4 grow while they are mounted (EXT4_IOC_RESIZE_FS, which takes CAP_SYS_RESOURCE; a kernel whose ext2
-// cannot is an error that matches mount.ErrUnsupported), and also while they are not (e2fsck -f -p, then
-// resize2fs; ErrDamaged when the check finds what is not safe to repair, ErrInUse when the device is mounted all the
-// same; mount.ErrUnsupported when blocks would have to be moved for it, since nothing repairs that if it is broken off). One that
-// was killed meanwhile is repaired where [GrowKept] was called in place of Grow. xfs and btrfs grow only while they are mounted (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the
-// error matches mount.ErrNotMounted, and they grow after the next mount. What is mounted grows by system calls on a
-// descriptor of the mount, so that no child runs and no path is resolved twice. Of a btrfs of several devices the one at
-// path grows. When ctx ends meanwhile, the error matches mount.ErrUncertain: a filesystem that is growing goes on, is
-// valid throughout, and the next Grow finds out.
+// A mounted ext2, ext3 or ext4 grows by EXT4_IOC_RESIZE_FS, which needs CAP_SYS_RESOURCE. If the kernel's ext2 cannot do that, the
+// error matches mount.ErrUnsupported. One that is not mounted grows by e2fsck -f -p and resize2fs, with these errors:
+//
+//   - [ErrDamaged]: the check found what is not safe to repair;
+//   - [ErrInUse]: the device is mounted all the same;
+//   - mount.ErrUnsupported: resize2fs would have to move blocks, and nothing repairs that if it is interrupted.
+//
+// Only [GrowRecoverable] can be killed meanwhile and then be repaired. xfs and btrfs grow only while they are mounted
+// (XFS_IOC_FSGROWFSDATA, BTRFS_IOC_RESIZE): without a mount the error matches mount.ErrNotMounted, and they grow after the next
+// mount. A mounted filesystem grows by system calls on a descriptor of the mount: no child runs, and no path is resolved twice. Of a
+// btrfs on several devices, the device at path grows. If ctx ends meanwhile, the error matches mount.ErrUncertain: the filesystem
+// continues to grow and stays valid, and the next Grow finds out how far it came.
 func Grow(ctx context.Context, path string, options GrowOptions) (GrowResult, error) {
 	mode := os.O_RDWR
 	if options.MountPath != "" {

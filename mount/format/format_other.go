@@ -37,7 +37,7 @@ func grow(context.Context, *os.File, GrowOptions) (GrowResult, error) {
 	return GrowResult{}, unsupported()
 }
 
-func growUnmounted(context.Context, *os.File, keeping) (GrowResult, error) {
+func growUnmounted(context.Context, *os.File, recovery) (GrowResult, error) {
 	return GrowResult{}, unsupported()
 }
 

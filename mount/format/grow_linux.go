@@ -30,16 +30,16 @@ func grow(ctx context.Context, file *os.File, options GrowOptions) (GrowResult, 
 	if options.MountPath != "" {
 		return g.online(ctx, options.MountPath)
 	}
-	return g.offline(ctx, keeping{})
+	return g.offline(ctx, recovery{})
 }
 
 // growUnmounted is grow of what is mounted nowhere, and keeps what is at work.
-func growUnmounted(ctx context.Context, file *os.File, k keeping) (GrowResult, error) {
+func growUnmounted(ctx context.Context, file *os.File, r recovery) (GrowResult, error) {
 	g, err := expansionOf(ctx, file)
 	if err != nil {
 		return GrowResult{}, err
 	}
-	return g.offline(ctx, k)
+	return g.offline(ctx, r)
 }
 
 func measure(ctx context.Context, file *os.File) (Room, error) {
@@ -65,7 +65,7 @@ func expansionOf(ctx context.Context, file *os.File) (expansion, error) {
 }
 
 // offline grows what is not mounted.
-func (g expansion) offline(ctx context.Context, k keeping) (GrowResult, error) {
+func (g expansion) offline(ctx context.Context, r recovery) (GrowResult, error) {
 	if done, err := g.isDone(); done || err != nil {
 		return g.result(g.geometry), err
 	}
@@ -82,10 +82,10 @@ func (g expansion) offline(ctx context.Context, k keeping) (GrowResult, error) {
 	if moves {
 		return GrowResult{}, fmt.Errorf("it would have to move blocks, and be lost if that was broken off: grow it while it is mounted: %w", mount.ErrUnsupported)
 	}
-	if _, err := k.check(ctx, g.file, preenAll); err != nil { // as resize2fs wants it
+	if _, err := r.check(ctx, g.file, preenAll); err != nil { // as resize2fs wants it
 		return GrowResult{}, err
 	}
-	if err := g.resize(ctx, k); err != nil {
+	if err := g.resize(ctx, r); err != nil {
 		return GrowResult{}, err
 	}
 	after, err := geometryOf(g.file, g.fsType)
@@ -96,34 +96,34 @@ func (g expansion) offline(ctx context.Context, k keeping) (GrowResult, error) {
 }
 
 // resize runs resize2fs on a filesystem that was checked. What is kept stays where that may have left something to repair.
-func (g expansion) resize(ctx context.Context, k keeping) error {
+func (g expansion) resize(ctx context.Context, r recovery) error {
 	before, err := readAt(g.file, extSuperblock, extSuperblockSize)
 	if err != nil {
 		return err
 	}
-	if err := k.set(ctx, g.file.Name(), before); err != nil {
+	if err := r.set(ctx, g.file.Name(), before); err != nil {
 		return err
 	}
 	if err := run(ctx, "resize2fs", "e2fsprogs", nil, g.file); err != nil {
-		return g.undo(ctx, k, before, err)
+		return g.undo(ctx, r, before, err)
 	}
 	// Of some of what it could not write resize2fs does not tell.
 	if _, err := checkExt(ctx, g.file, []string{"-f", "-n"}); err != nil {
-		return g.undo(ctx, k, before, fmt.Errorf("after resize2fs: %w", err))
+		return g.undo(ctx, r, before, fmt.Errorf("after resize2fs: %w", err))
 	}
-	return k.remove(ctx)
+	return r.remove(ctx)
 }
 
 // undo makes a filesystem whole on which resize2fs has failed with cause. Where nothing is kept it stays as it is.
-func (g expansion) undo(ctx context.Context, k keeping, before []byte, cause error) error {
+func (g expansion) undo(ctx context.Context, r recovery, before []byte, cause error) error {
 	after, err := readAt(g.file, extSuperblock, extSuperblockSize)
 	switch {
 	case err != nil:
 	case bytes.Equal(before, after): // It was refused.
-		return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), k.remove(ctx))
-	case k.keeper != nil && ctx.Err() == nil:
-		if _, err = k.repair(ctx, g.file, before); err == nil {
-			return errors.Join(g.repaired(cause), k.remove(ctx))
+		return errors.Join(fmt.Errorf("%w: %w", ErrNotGrown, cause), r.remove(ctx))
+	case r.store != nil && ctx.Err() == nil:
+		if _, err = r.repair(ctx, g.file, before); err == nil {
+			return errors.Join(g.repaired(cause), r.remove(ctx))
 		}
 	}
 	return errors.Join(fmt.Errorf("%w: %w", mount.ErrUncertain, cause), err)

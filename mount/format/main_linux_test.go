@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) {
 	faultrun.Main()
 	if path := os.Getenv(envGrower); path != "" {
-		if err := growKept(context.Background(), path); err != nil {
+		if err := growRecoverable(context.Background(), path); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}

@@ -76,14 +76,14 @@ func TestADiskThatIsNotReadyIsNotFormatted(t *testing.T) {
 	assert.Contains(t, string(label[1024:2048]), "kept", "it is the filesystem that was there")
 }
 
-// killed is a keeper of an agent that is killed before it can forget anything.
-type killed struct{ format.Keeper }
+// killed is a store of an agent that is killed before it can forget anything.
+type killed struct{ format.RecoveryStore }
 
-func (k killed) Keep(ctx context.Context, name string, data []byte) error {
+func (k killed) Save(ctx context.Context, name string, data []byte) error {
 	if data == nil {
 		return context.Canceled
 	}
-	return k.Keeper.Keep(ctx, name, data)
+	return k.RecoveryStore.Save(ctx, name, data)
 }
 
 func TestADiskWhoseCheckWasKilledIsStaged(t *testing.T) {
@@ -91,7 +91,7 @@ func TestADiskWhoseCheckWasKilledIsStaged(t *testing.T) {
 	plugin, _ := newPlugin(t, Options{})
 	require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext4"}))
 	kept := format.Directory{Dir: plugin.checksDir(), Name: "disk"}
-	_, err := format.CheckKept(t.Context(), disk, "ext4", killed{kept})
+	_, err := format.CheckRecoverable(t.Context(), disk, "ext4", killed{kept})
 	require.ErrorIs(t, err, context.Canceled)
 	file, err := os.OpenFile(disk, os.O_RDWR, 0)
 	require.NoError(t, err)

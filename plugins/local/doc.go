@@ -50,7 +50,7 @@
 // filesystem was not unmounted cleanly, or for a pod that wants to write (EROFS).
 //
 // A check that is killed while it writes the superblock of an ext4 leaves it broken. So the plugin keeps the superblock
-// meanwhile in {root}/plugins/kubernetes.io/local-volume/checks, and the next staging continues by itself (format.CheckKept).
+// meanwhile in {root}/plugins/kubernetes.io/local-volume/checks, and the next staging continues by itself (format.CheckRecoverable).
 // If that directory was lost, or the superblock broke otherwise, staging fails with format.ErrDamaged. Then run e2fsck -b 32768
 // DISK by hand while the disk is not mounted. It works with a copy of the superblock (for blocks of 1 KiB, as on a disk of less
 // than 512 MiB: -b 8193).

@@ -204,8 +204,8 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 	if err != nil || mounted {
 		return err
 	}
-	kept := keeper{Directory: format.Directory{Dir: p.checksDir(), Name: src.name}, plugin: p}
-	result, err := format.CheckKept(ctx, disk, fsType, kept)
+	kept := recoveryStore{Directory: format.Directory{Dir: p.checksDir(), Name: src.name}, plugin: p}
+	result, err := format.CheckRecoverable(ctx, disk, fsType, kept)
 	if errors.Is(err, format.ErrNoTool) {
 		p.logger.Warn("the filesystem is mounted without a check", "device", disk, "fstype", fsType, "error", err)
 		return nil
@@ -221,16 +221,16 @@ func (p *Plugin) check(ctx context.Context, src source, disk, fsType string) err
 	return err
 }
 
-// keeper stores the records of checks. A full disk does not stop the check: keeper logs it.
-type keeper struct {
+// recoveryStore stores the records of checks. A full disk does not stop the check: recoveryStore logs it.
+type recoveryStore struct {
 	format.Directory
 
 	plugin *Plugin
 }
 
-// Keep implements [format.Keeper].
-func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
-	err := k.Directory.Keep(ctx, name, data)
+// Save implements [format.RecoveryStore].
+func (k recoveryStore) Save(ctx context.Context, name string, data []byte) error {
+	err := k.Directory.Save(ctx, name, data)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		k.plugin.logger.Warn("there is no room for what a check needs that is killed: make room", "volume", k.Name, "dir", k.Dir, "error", err)
 	}

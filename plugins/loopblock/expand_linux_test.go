@@ -165,7 +165,7 @@ func TestAGrowthThatWasBrokenOffIsMended(t *testing.T) {
 	spec := n.provision("pv")
 	require.NoError(t, os.Truncate(n.image("pv"), 96*mib))
 	var kept recorder
-	_, err := format.GrowKept(t.Context(), n.image("pv"), &kept)
+	_, err := format.GrowRecoverable(t.Context(), n.image("pv"), &kept)
 	require.NoError(t, err)
 	n.damage("2")
 	require.ErrorIs(t, n.tryStage(spec, n.attach(spec)), format.ErrDamaged)
@@ -288,7 +288,7 @@ func TestASuperblockThatACheckLeftBrokenIsPutBack(t *testing.T) {
 	n := newNode(t)
 	spec := n.provision("pv")
 	var kept recorder
-	_, err := format.CheckKept(t.Context(), n.image("pv"), "ext4", &kept)
+	_, err := format.CheckRecoverable(t.Context(), n.image("pv"), "ext4", &kept)
 	require.NoError(t, err)
 	image, err := os.OpenFile(n.image("pv"), os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -310,14 +310,14 @@ func TestASuperblockThatACheckLeftBrokenIsPutBack(t *testing.T) {
 // recorder tells what a check keeps.
 type recorder struct{ data []byte }
 
-func (r *recorder) Keep(_ context.Context, _ string, data []byte) error {
+func (r *recorder) Save(_ context.Context, _ string, data []byte) error {
 	if data != nil {
 		r.data = data
 	}
 	return nil
 }
 
-func (r *recorder) Kept(context.Context, string) ([]byte, error) { return nil, nil }
+func (r *recorder) Load(context.Context, string) ([]byte, error) { return nil, nil }
 
 func TestAReadOnlyVolumeIsNotExpanded(t *testing.T) {
 	n := newNode(t)

@@ -57,7 +57,7 @@ func (f *filesystems) check(ctx context.Context, src source, device loop.Device,
 	if err != nil || mounted {
 		return err
 	}
-	result, err := format.CheckKept(ctx, device.Path, fsType, keeper{filesystems: f, handle: src.handle})
+	result, err := format.CheckRecoverable(ctx, device.Path, fsType, recoveryStore{filesystems: f, handle: src.handle})
 	if errors.Is(err, format.ErrNoTool) {
 		f.logger.Warn("the filesystem is mounted without a check", "device", device.Path, "fstype", fsType, "error", err)
 		return nil

@@ -163,7 +163,7 @@ func TestAnImageWhoseGrowthWasBrokenOffIsNotCopied(t *testing.T) {
 	assert.Equal(t, []string{"source.img"}, n.names())
 
 	var kept recorder
-	_, err := format.CheckKept(t.Context(), n.image("source"), "ext4", &kept)
+	_, err := format.CheckRecoverable(t.Context(), n.image("source"), "ext4", &kept)
 	require.NoError(t, err)
 	require.NoError(t, unix.Setxattr(n.image("source"), "user.volumekit.checking", kept.data, 0))
 	n.requireFile(spec, "of both") // stages it once

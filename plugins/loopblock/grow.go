@@ -68,12 +68,12 @@ func (f *filesystems) growUnused(ctx context.Context, src source, device loop.De
 // growTwice expands a filesystem, and tries once more if that failed and left the filesystem intact. The next chance is the
 // next staging, which may be far off, and a single failed write does not prove a full disk.
 func (f *filesystems) growTwice(ctx context.Context, src source, device loop.Device) (format.GrowResult, error) {
-	grown, err := format.GrowKept(ctx, device.Path, keeper{filesystems: f, handle: src.handle})
+	grown, err := format.GrowRecoverable(ctx, device.Path, recoveryStore{filesystems: f, handle: src.handle})
 	if !errors.Is(err, format.ErrNotGrown) {
 		return grown, err
 	}
 	f.logger.Warn("the filesystem has not grown, and is tried once more", "device", device.Path, "error", err)
-	return format.GrowKept(ctx, device.Path, keeper{filesystems: f, handle: src.handle})
+	return format.GrowRecoverable(ctx, device.Path, recoveryStore{filesystems: f, handle: src.handle})
 }
 
 // growStaged expands a filesystem that can only be expanded while it is mounted, such as that of a copy that is larger than
@@ -102,18 +102,18 @@ func (f *filesystems) logExpansion(device string, grown format.GrowResult, err e
 	}
 }
 
-// keeper stores data with the image of a volume. After a check or an expansion was killed, the filesystem needs that data.
-type keeper struct {
+// recoveryStore stores data with the image of a volume. After a check or an expansion was killed, the filesystem needs that data.
+type recoveryStore struct {
 	filesystems *filesystems
 	handle      string
 }
 
 const attributePrefix = "user.volumekit."
 
-// Keep implements format.Keeper. A check continues even if there is no space for the data, so Keep logs that failure.
-func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
+// Save implements format.RecoveryStore. A check continues even if there is no space for the data, so Save logs that failure.
+func (k recoveryStore) Save(ctx context.Context, name string, data []byte) error {
 	_, err := withImage(ctx, k.filesystems.devices.images, k.handle, func(file *os.File) (struct{}, error) {
-		return struct{}{}, imageKeeper{file}.Keep(ctx, name, data)
+		return struct{}{}, attributeStore{file}.Save(ctx, name, data)
 	})
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		k.filesystems.logger.Warn("there is no room for what a check or growth needs that is killed: make room below the images",
@@ -122,40 +122,40 @@ func (k keeper) Keep(ctx context.Context, name string, data []byte) error {
 	return err
 }
 
-// Kept implements format.Keeper.
-func (k keeper) Kept(ctx context.Context, name string) ([]byte, error) {
+// Load implements format.RecoveryStore.
+func (k recoveryStore) Load(ctx context.Context, name string) ([]byte, error) {
 	return withImage(ctx, k.filesystems.devices.images, k.handle, func(file *os.File) ([]byte, error) {
-		return imageKeeper{file}.Kept(ctx, name)
+		return attributeStore{file}.Load(ctx, name)
 	})
 }
 
-// imageKeeper stores data in extended attributes of an open image.
-type imageKeeper struct{ file *os.File }
+// attributeStore stores data in extended attributes of an open image.
+type attributeStore struct{ file *os.File }
 
-// Keep implements format.Keeper.
-func (k imageKeeper) Keep(_ context.Context, name string, data []byte) error {
+// Save implements format.RecoveryStore.
+func (k attributeStore) Save(_ context.Context, name string, data []byte) error {
 	return format.SetAttribute(k.file, attributePrefix+name, data)
 }
 
-// Kept implements format.Keeper.
-func (k imageKeeper) Kept(_ context.Context, name string) ([]byte, error) {
+// Load implements format.RecoveryStore.
+func (k attributeStore) Load(_ context.Context, name string) ([]byte, error) {
 	return format.Attribute(k.file, attributePrefix+name)
 }
 
 // whileWhole calls do, and proves that no check or expansion of the filesystem in an image that is not staged was under way, or
 // had been killed, before and after. A copy of that time has not what the next staging needs to make the filesystem whole.
 func whileWhole(ctx context.Context, file *os.File, do func() error) error {
-	if err := checkNothingKept(ctx, file); err != nil {
+	if err := checkNothingSaved(ctx, file); err != nil {
 		return err
 	}
 	if err := do(); err != nil {
 		return err
 	}
-	return checkNothingKept(ctx, file)
+	return checkNothingSaved(ctx, file)
 }
 
-func checkNothingKept(ctx context.Context, file *os.File) error {
-	name, err := format.Interrupted(ctx, imageKeeper{file})
+func checkNothingSaved(ctx context.Context, file *os.File) error {
+	name, err := format.Interrupted(ctx, attributeStore{file})
 	if err == nil && name != "" {
 		err = fmt.Errorf("a check or growth of the filesystem in %q has not ended (%s): stage the volume once: %w",
 			file.Name(), attributePrefix+name, volume.ErrTransient)

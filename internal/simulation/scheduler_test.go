@@ -18,7 +18,7 @@ import (
 func threeTakeTurns(t *testing.T, seed uint64) (text string, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
-		turns, began := simulation.NewTurns(rand.New(rand.NewPCG(seed, 0)), &simulation.Trace{}), time.Now()
+		turns, began := simulation.NewScheduler(rand.New(rand.NewPCG(seed, 0)), &simulation.Trace{}), time.Now()
 		var written strings.Builder // No lock: one writes at a time.
 		for _, letter := range []string{"a", "b", "c"} {
 			go func() {
@@ -50,7 +50,7 @@ func TestTurnsAreTakenInTheOrderOfTheSeed(t *testing.T) {
 func TestTimePassesWhileNoGoroutineWaitsForATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trace := &simulation.Trace{Keep: true}
-		turns, done := simulation.NewTurns(rand.New(rand.NewPCG(0, 0)), trace), make(chan struct{})
+		turns, done := simulation.NewScheduler(rand.New(rand.NewPCG(0, 0)), trace), make(chan struct{})
 		go func() {
 			defer close(done)
 			time.Sleep(time.Hour)
@@ -68,7 +68,7 @@ func TestTimePassesWhileNoGoroutineWaitsForATurn(t *testing.T) {
 func TestWhoseContextEndsNeedsNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trace := &simulation.Trace{Keep: true}
-		turns := simulation.NewTurns(rand.New(rand.NewPCG(0, 0)), trace)
+		turns := simulation.NewScheduler(rand.New(rand.NewPCG(0, 0)), trace)
 		ctx, cancel := context.WithCancel(t.Context())
 		took := make(chan bool, 2)
 		go func() { took <- turns.TakeUnless(ctx, "ended") }()

@@ -15,17 +15,17 @@ import (
 	"github.com/volumekit/volumekit/mount/format"
 )
 
-// killed is a keeper of a program that is killed before it can forget what it keeps under a name.
+// killed is a store of a program that is killed before it can forget what it keeps under a name.
 type killed struct {
-	format.Keeper
+	format.RecoveryStore
 	name string
 }
 
-func (k killed) Keep(ctx context.Context, name string, data []byte) error {
+func (k killed) Save(ctx context.Context, name string, data []byte) error {
 	if data == nil && name == k.name {
 		return context.Canceled
 	}
-	return k.Keeper.Keep(ctx, name, data)
+	return k.RecoveryStore.Save(ctx, name, data)
 }
 
 // breakAt writes into the superblock of an ext4, so that its checksum is another's.
@@ -47,7 +47,7 @@ func breakExpansion(t *testing.T, path string) {
 	}
 }
 
-func requireNothingKept(t *testing.T, dir string) {
+func requireNothingSaved(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -59,40 +59,40 @@ const superFree, superWritten, superMounted, superIdentity = 0x0c, 0x30, 0x2c, 0
 
 func TestACheckThatWasKilledIsBegunAgain(t *testing.T) {
 	path := formatted(t, "ext4", 8*mib)
-	keeper := format.Directory{Dir: filepath.Join(t.TempDir(), "kept"), Name: "pv"}
+	store := format.Directory{Dir: filepath.Join(t.TempDir(), "kept"), Name: "pv"}
 	breakAt(t, path, superWritten)
-	_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+	_, err := format.CheckRecoverable(t.Context(), path, "ext4", store)
 	require.ErrorIs(t, err, format.ErrDamaged, "nothing was kept")
-	requireNothingKept(t, keeper.Dir)
+	requireNothingSaved(t, store.Dir)
 
 	for offset, want := range map[int64]error{
 		superFree: nil, superWritten: nil,
 		superMounted: format.ErrDamaged, superIdentity: format.ErrDamaged, // another program has written there
 	} {
 		path := formatted(t, "ext4", 8*mib)
-		_, err = format.CheckKept(t.Context(), path, "ext4", killed{keeper, "checking"})
+		_, err = format.CheckRecoverable(t.Context(), path, "ext4", killed{store, "checking"})
 		require.ErrorIs(t, err, context.Canceled)
 		breakAt(t, path, offset)
-		_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
+		_, err = format.CheckRecoverable(t.Context(), path, "ext4", store)
 		require.ErrorIs(t, err, want, "%x", offset)
-		requireNothingKept(t, keeper.Dir)
+		requireNothingSaved(t, store.Dir)
 	}
 }
 
 // What is kept is written in parts, too, and is of no use when that was broken off.
 func TestWhatWasNotKeptWholeIsNotPutBack(t *testing.T) {
 	path := formatted(t, "ext4", 8*mib)
-	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
-	_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper, "checking"})
+	store := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.CheckRecoverable(t.Context(), path, "ext4", killed{store, "checking"})
 	require.ErrorIs(t, err, context.Canceled)
 	breakAt(t, path, superWritten)
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)
-	kept, err := keeper.Kept(t.Context(), "checking")
+	kept, err := store.Load(t.Context(), "checking")
 	require.NoError(t, err)
 	for size := 0; size < len(kept); size += 7 {
-		require.NoError(t, keeper.Keep(t.Context(), "checking", kept[:size]))
-		_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+		require.NoError(t, store.Save(t.Context(), "checking", kept[:size]))
+		_, err := format.CheckRecoverable(t.Context(), path, "ext4", store)
 		require.ErrorIs(t, err, format.ErrDamaged)
 	}
 	after, err := os.ReadFile(path)
@@ -104,30 +104,30 @@ func TestWhatWasNotKeptWholeIsNotPutBack(t *testing.T) {
 func TestACheckThatWasKilledBeforeAGrowthIsBegunAgain(t *testing.T) {
 	path := formatted(t, "ext4", 32*mib)
 	require.NoError(t, os.Truncate(path, 48*mib))
-	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
-	_, err := format.GrowKept(t.Context(), path, killed{keeper, "checking"})
+	store := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.GrowRecoverable(t.Context(), path, killed{store, "checking"})
 	require.ErrorIs(t, err, context.Canceled)
 	breakAt(t, path, superWritten)
-	_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
+	_, err = format.CheckRecoverable(t.Context(), path, "ext4", store)
 	require.NoError(t, err)
-	requireNothingKept(t, keeper.Dir)
+	requireNothingSaved(t, store.Dir)
 }
 
 // An expansion that was broken off leaves what a check does not dare to repair.
 func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 	path := formatted(t, "ext4", 32*mib)
 	breakExpansion(t, path)
-	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
-	_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+	store := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.CheckRecoverable(t.Context(), path, "ext4", store)
 	require.ErrorIs(t, err, format.ErrDamaged)
 
 	path = formatted(t, "ext4", 32*mib)
 	require.NoError(t, os.Truncate(path, 48*mib))
-	_, err = format.GrowKept(t.Context(), path, killed{keeper, "growing"})
+	_, err = format.GrowRecoverable(t.Context(), path, killed{store, "growing"})
 	require.ErrorIs(t, err, context.Canceled)
 	breakExpansion(t, path)
 	breakAt(t, path, superFree)
-	mended, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+	mended, err := format.CheckRecoverable(t.Context(), path, "ext4", store)
 	require.NoError(t, err)
 	assert.True(t, mended.Repaired)
 	checked, err := format.Check(t.Context(), path, "ext4")
@@ -135,9 +135,9 @@ func TestAGrowthThatWasKilledIsRepaired(t *testing.T) {
 	assert.False(t, checked.Repaired)
 
 	require.NoError(t, os.Truncate(path, 64*mib))
-	_, err = format.GrowKept(t.Context(), path, keeper)
+	_, err = format.GrowRecoverable(t.Context(), path, store)
 	require.NoError(t, err)
-	requireNothingKept(t, keeper.Dir)
+	requireNothingSaved(t, store.Dir)
 	room, err := format.Measure(t.Context(), path)
 	require.NoError(t, err)
 	assert.Equal(t, format.Room{Filesystem: 64 * mib, Device: 64 * mib}, room)
@@ -154,33 +154,33 @@ func TestAGrowthThatWasRefusedLicensesNoRepair(t *testing.T) {
 	path := formatted(t, "ext4", 32*mib)
 	require.NoError(t, os.Truncate(path, 48*mib))
 	removeExpansionInode(t, path)
-	keeper := format.Directory{Dir: t.TempDir(), Name: "pv"}
-	_, err := format.GrowKept(t.Context(), path, keeper)
+	store := format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.GrowRecoverable(t.Context(), path, store)
 	require.ErrorIs(t, err, format.ErrDamaged)
-	requireNothingKept(t, keeper.Dir)
+	requireNothingSaved(t, store.Dir)
 
 	for range 2 {
-		_, err = format.GrowKept(t.Context(), path, keeper)
+		_, err = format.GrowRecoverable(t.Context(), path, store)
 		require.ErrorIs(t, err, format.ErrDamaged)
-		_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
+		_, err = format.CheckRecoverable(t.Context(), path, "ext4", store)
 		require.ErrorIs(t, err, format.ErrDamaged)
 	}
 }
 
-// keptGrowth is a filesystem that has grown, and what was kept of it before.
-func keptGrowth(t *testing.T) (path string, keeper format.Directory) {
+// savedGrowth is a filesystem that has grown, and what was kept of it before.
+func savedGrowth(t *testing.T) (path string, store format.Directory) {
 	t.Helper()
 	path = formatted(t, "ext4", 32*mib)
 	require.NoError(t, os.Truncate(path, 48*mib))
-	keeper = format.Directory{Dir: t.TempDir(), Name: "pv"}
-	_, err := format.GrowKept(t.Context(), path, killed{keeper, "growing"})
+	store = format.Directory{Dir: t.TempDir(), Name: "pv"}
+	_, err := format.GrowRecoverable(t.Context(), path, killed{store, "growing"})
 	require.ErrorIs(t, err, context.Canceled)
-	return path, keeper
+	return path, store
 }
 
 // TestOnlyAGrowthThatHadBegunLicensesARepair: there is a mark, and the proof that resize2fs had begun is missing.
 func TestOnlyAGrowthThatHadBegunLicensesARepair(t *testing.T) {
-	for name, change := range map[string]func(t *testing.T, path string, keeper format.Directory){
+	for name, change := range map[string]func(t *testing.T, path string, store format.Directory){
 		"it has ended": func(t *testing.T, path string, _ format.Directory) { removeExpansionInode(t, path) },
 		"it was mounted since": func(t *testing.T, path string, _ format.Directory) {
 			breakExpansion(t, path)
@@ -193,31 +193,31 @@ func TestOnlyAGrowthThatHadBegunLicensesARepair(t *testing.T) {
 			require.NoError(t, format.Make(t.Context(), path, format.MakeOptions{FSType: "ext4"}))
 			breakExpansion(t, path)
 		},
-		"the mark is empty": func(t *testing.T, path string, keeper format.Directory) {
+		"the mark is empty": func(t *testing.T, path string, store format.Directory) {
 			breakExpansion(t, path)
-			require.NoError(t, keeper.Keep(t.Context(), "growing", []byte{}))
+			require.NoError(t, store.Save(t.Context(), "growing", []byte{}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, keeper := keptGrowth(t)
-			change(t, path, keeper)
-			_, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+			path, store := savedGrowth(t)
+			change(t, path, store)
+			_, err := format.CheckRecoverable(t.Context(), path, "ext4", store)
 			require.ErrorIs(t, err, format.ErrDamaged)
-			requireNothingKept(t, keeper.Dir)
+			requireNothingSaved(t, store.Dir)
 		})
 	}
 }
 
-// nowhere is a keeper where nothing can be kept.
+// nowhere is a store where nothing can be kept.
 type nowhere struct{}
 
-func (nowhere) Keep(context.Context, string, []byte) error   { return mount.ErrUnsupported }
-func (nowhere) Kept(context.Context, string) ([]byte, error) { return nil, nil }
+func (nowhere) Save(context.Context, string, []byte) error   { return mount.ErrUnsupported }
+func (nowhere) Load(context.Context, string) ([]byte, error) { return nil, nil }
 
 func TestWhereNothingCanBeKeptAFilesystemIsCheckedAndDoesNotGrow(t *testing.T) {
 	path := formatted(t, "ext4", 8*mib)
 	require.NoError(t, os.Truncate(path, 16*mib))
-	_, err := format.GrowKept(t.Context(), path, nowhere{})
+	_, err := format.GrowRecoverable(t.Context(), path, nowhere{})
 	require.ErrorIs(t, err, mount.ErrUnsupported)
 	room, err := format.Measure(t.Context(), path)
 	require.NoError(t, err)

@@ -25,20 +25,20 @@ import (
 // envGrower makes this binary the program that is killed: it checks and grows the image that it names.
 const envGrower = "VOLUMEKIT_FORMAT_TEST_GROWER"
 
-// growKept is what a plugin does before it mounts an image.
-func growKept(ctx context.Context, path string) error {
-	keeper := keeperOf(path)
-	if _, err := format.CheckKept(ctx, path, "ext4", keeper); err != nil {
+// growRecoverable is what a plugin does before it mounts an image.
+func growRecoverable(ctx context.Context, path string) error {
+	store := storeOf(path)
+	if _, err := format.CheckRecoverable(ctx, path, "ext4", store); err != nil {
 		return err
 	}
-	_, err := format.GrowKept(ctx, path, keeper)
+	_, err := format.GrowRecoverable(ctx, path, store)
 	if errors.Is(err, format.ErrNotGrown) {
 		return nil // It is mounted as it is.
 	}
 	return err
 }
 
-func keeperOf(path string) format.Directory { return format.Directory{Dir: path + ".kept", Name: "pv"} }
+func storeOf(path string) format.Directory { return format.Directory{Dir: path + ".kept", Name: "pv"} }
 
 // grower is an image with something in it that is to grow, time and again.
 type grower struct {
@@ -71,7 +71,7 @@ func newGrower(t *testing.T) *grower {
 func (g *grower) begin() {
 	g.t.Helper()
 	g.told.Reset()
-	require.NoError(g.t, os.RemoveAll(keeperOf(g.path).Dir))
+	require.NoError(g.t, os.RemoveAll(storeOf(g.path).Dir))
 	out, err := exec.CommandContext(g.t.Context(), "cp", "--sparse=always", g.base, g.path).CombinedOutput()
 	require.NoError(g.t, err, string(out))
 }
@@ -150,7 +150,7 @@ func (g *grower) end() (ok bool) {
 	ok = assert.NoError(g.t, err) && assert.True(g.t, bytes.Equal(g.held, held), "what it holds") && ok
 	room, err := format.Measure(g.t.Context(), g.path)
 	ok = assert.NoError(g.t, err) && assert.Equal(g.t, format.Room{Filesystem: 24 * mib, Device: 24 * mib}, room) && ok
-	requireNothingKept(g.t, keeperOf(g.path).Dir)
+	requireNothingSaved(g.t, storeOf(g.path).Dir)
 	if !ok {
 		g.t.Log(g.told.String())
 	}
@@ -203,62 +203,62 @@ func TestAGrowthMayFailAndBeKilledTimeAndAgain(t *testing.T) {
 
 // A repair that has begun is repeated until the filesystem was mounted.
 func TestARepairThatHasBegunLicensesNoOther(t *testing.T) {
-	for name, change := range map[string]func(path string, keeper format.Keeper) error{
-		"it was mounted since": func(path string, _ format.Keeper) error {
+	for name, change := range map[string]func(path string, store format.RecoveryStore) error{
+		"it was mounted since": func(path string, _ format.RecoveryStore) error {
 			return exec.CommandContext(t.Context(), "debugfs", "-w", "-R", "set_super_value mtime now", path).Run()
 		},
-		"it is that of another expansion": func(_ string, keeper format.Keeper) error {
-			return keeper.Keep(t.Context(), "mending", []byte("another"))
+		"it is that of another expansion": func(_ string, store format.RecoveryStore) error {
+			return store.Save(t.Context(), "mending", []byte("another"))
 		},
-		"what it is of was not kept whole": func(_ string, keeper format.Keeper) error {
-			return keeper.Keep(t.Context(), "growing", []byte{})
+		"what it is of was not kept whole": func(_ string, store format.RecoveryStore) error {
+			return store.Save(t.Context(), "growing", []byte{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, keeper := keptGrowth(t)
+			path, store := savedGrowth(t)
 			breakExpansion(t, path)
-			_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper, "mending"})
+			_, err := format.CheckRecoverable(t.Context(), path, "ext4", killed{store, "mending"})
 			require.ErrorIs(t, err, context.Canceled, "it is repaired")
 			removeExpansionInode(t, path) // e2fsck has taken the mark off, and has not written that yet
-			require.NoError(t, change(path, keeper))
-			_, err = format.CheckKept(t.Context(), path, "ext4", keeper)
+			require.NoError(t, change(path, store))
+			_, err = format.CheckRecoverable(t.Context(), path, "ext4", store)
 			require.ErrorIs(t, err, format.ErrDamaged)
-			requireNothingKept(t, keeper.Dir)
+			requireNothingSaved(t, store.Dir)
 		})
 	}
-	path, keeper := keptGrowth(t)
+	path, store := savedGrowth(t)
 	breakExpansion(t, path)
-	_, err := format.CheckKept(t.Context(), path, "ext4", killed{keeper, "mending"})
+	_, err := format.CheckRecoverable(t.Context(), path, "ext4", killed{store, "mending"})
 	require.ErrorIs(t, err, context.Canceled)
 	removeExpansionInode(t, path)
-	checked, err := format.CheckKept(t.Context(), path, "ext4", keeper)
+	checked, err := format.CheckRecoverable(t.Context(), path, "ext4", store)
 	require.NoError(t, err)
 	assert.True(t, checked.Repaired)
-	requireNothingKept(t, keeper.Dir)
+	requireNothingSaved(t, store.Dir)
 }
 
-// full is a keeper that has no room for one name.
+// full is a store that has no room for one name.
 type full struct {
-	format.Keeper
+	format.RecoveryStore
 	name string
 }
 
-func (f full) Keep(ctx context.Context, name string, data []byte) error {
+func (f full) Save(ctx context.Context, name string, data []byte) error {
 	if name == f.name && data != nil {
 		return unix.ENOSPC
 	}
-	return f.Keeper.Keep(ctx, name, data)
+	return f.RecoveryStore.Save(ctx, name, data)
 }
 
 // A repair for which there is proof is made where that cannot be put on record.
 func TestAGrowthIsRepairedWhereNothingMoreCanBeKept(t *testing.T) {
-	path, keeper := keptGrowth(t)
+	path, store := savedGrowth(t)
 	breakExpansion(t, path)
-	checked, err := format.CheckKept(t.Context(), path, "ext4", full{keeper, "mending"})
+	checked, err := format.CheckRecoverable(t.Context(), path, "ext4", full{store, "mending"})
 	require.NoError(t, err)
 	assert.True(t, checked.Repaired)
-	requireNothingKept(t, keeper.Dir)
-	_, err = format.GrowKept(t.Context(), path, full{keeper, "growing"})
+	requireNothingSaved(t, store.Dir)
+	_, err = format.GrowRecoverable(t.Context(), path, full{store, "growing"})
 	require.NoError(t, err, "it has grown")
 	assert.NotErrorIs(t, err, mount.ErrUnsupported)
 }
