@@ -10,7 +10,7 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// The methods of a [Mounter] that are logged and that can be made to fail, beside those of a plugin.
+// The methods of a [Mounter] that the log records, and for which faults can be injected.
 const (
 	MethodMount        Method = "Mount"
 	MethodUnmount      Method = "Unmount"
@@ -23,31 +23,29 @@ const (
 	MethodCheckIDMappings Method = "CheckIDMappings"
 )
 
-// MounterOptions says what a [Mounter] is. The zero value is a Linux machine with the usual filesystems.
+// MounterOptions describes the machine of a [Mounter]. The zero value is a Linux machine with the usual filesystems.
 type MounterOptions struct {
-	// FSTypes are the filesystems that the kernel knows beside tmpfs. Nil means ext2, ext3, ext4, xfs, btrfs, vfat, nfs
-	// and nfs4. Each mount of the same source shows the same files, also after it was unmounted.
+	// FSTypes are the types of filesystems that the kernel knows beside tmpfs. Nil means ext2, ext3, ext4, xfs, btrfs, vfat,
+	// nfs and nfs4. All mounts of one source show the same files, also after the source was unmounted and mounted again.
 	FSTypes []string
-	// NoIDMappings are the filesystems that cannot be mounted with the owners mapped. Nil means nfs and nfs4.
+	// NoIDMappings are the types of filesystems that cannot have id-mapped mounts. Nil means nfs and nfs4.
 	NoIDMappings []string
-	// SELinux says that the machine runs SELinux, so that a filesystem may be mounted with a context.
+	// SELinux says that the machine runs SELinux: a filesystem may then be mounted with a context.
 	SELinux bool
 }
 
-// Mounter is a [mount.Interface] in memory, with the files of the machine that it mounts in: a table of mounts, and a tree
-// of files for each filesystem. It passes the suite of mount/mounttest, as the kernel does: binds show the same files,
-// read-only mounts refuse writes, stacked mounts hide each other, busy mounts stay. Paths are those of the model, with
-// slashes on every platform; nothing on the real machine is touched. It starts with an empty root filesystem, whose mount is
-// private.
+// Mounter is a [mount.Interface] in memory: a mount table, and a tree of files for each filesystem. It passes the suite of
+// mount/mounttest like the real mounter: bind mounts show the same files, read-only mounts refuse writes, stacked mounts hide each
+// other, busy mounts stay. Its paths have slashes on every platform. It changes nothing on the real machine. It starts with an empty
+// root filesystem, whose mount is private.
 //
-// Mounts and unmounts propagate as mount_namespaces(7) says: to the peers of a shared mount and to their slaves. The table
-// has the optional fields of the kernel, but "propagate_from", which tells of another mount namespace or root directory:
-// there is one of each here. The number of a peer group is not given again. Where the kernel's ways to mount differ, it is
-// as with open_tree(2) and move_mount(2): a bind leaves the peer group of its source before it is seen, so that copies of
-// it on peers of the target are in a group of their own.
+// Mounts and unmounts propagate as described in mount_namespaces(7): to the peers of a shared mount and to their slaves. The table
+// has the optional fields of the kernel except "propagate_from": that field refers to another mount namespace or root directory, and
+// a Mounter has one of each. The number of a peer group is never used again. Where the kernel's ways to mount differ, Mounter does
+// what open_tree(2) and move_mount(2) do: a bind mount leaves the peer group of its source before it is attached. Its copies on the
+// peers of the target are therefore in a peer group of their own.
 //
-// Its methods may be called from several goroutines at once. Files are reached by methods that are named after those of
-// package os and return the same errors.
+// Its methods may be called from several goroutines at once. The methods for files have the names and the errors of package os.
 type Mounter struct {
 	log callLog[MountCall, *MountCall]
 
@@ -58,14 +56,15 @@ type Mounter struct {
 
 var _ mount.Interface = (*Mounter)(nil)
 
-// NewMounter returns a Mounter of options, in which nothing but the root is mounted.
+// NewMounter returns a Mounter with the given options. Only the root is mounted.
 func NewMounter(options MounterOptions) *Mounter {
 	return &Mounter{namespace: newNamespace(options), pending: map[string]*pending{}}
 }
 
-// Inject queues faults for the next calls of method, after those that are queued already. A call that hangs keeps its
-// path as a call in the kernel does: when its ctx ends first, the caller gets an *mount.AbandonedError, other calls that change
-// the same path fail with mount.ErrStuck, and the work is done once the fault's channel is closed. A hang need not be Uninterruptible.
+// Inject queues faults for the next calls of method, after those that are queued already. A hanging call keeps its path like a call
+// that hangs in the kernel. If its ctx ends, the caller gets a *mount.AbandonedError, and other calls that change the same path fail
+// with mount.ErrStuck. When the test closes the fault's channel, the call continues as the fault says. This holds for every hang,
+// Uninterruptible or not.
 func (m *Mounter) Inject(method Method, faults ...Fault) { m.log.inject(method, faults) }
 
 // Calls returns a copy of the log, in the order in which the calls began.
@@ -77,8 +76,8 @@ func (m *Mounter) Calls() []MountCall {
 	return calls
 }
 
-// AwaitCalls returns when at least n calls of method have begun since the log was emptied, or with an error when ctx ends
-// before. It makes a test independent of time.
+// AwaitCalls returns when at least n calls of method have begun since the log was emptied. It returns an error if ctx ends first. A
+// test that uses it needs no sleep.
 func (m *Mounter) AwaitCalls(ctx context.Context, method Method, n int) error {
 	return m.log.await(ctx, method, n)
 }
@@ -86,7 +85,7 @@ func (m *Mounter) AwaitCalls(ctx context.Context, method Method, n int) error {
 // ForgetCalls empties the log, so a test sees only later calls.
 func (m *Mounter) ForgetCalls() { m.log.forget() }
 
-// Mount mounts as mount.Interface says.
+// Mount implements mount.Interface.
 func (m *Mounter) Mount(ctx context.Context, request mount.Request) error {
 	call := MountCall{
 		Method: MethodMount, Source: request.Source, Path: request.Target,
@@ -100,7 +99,7 @@ func (m *Mounter) Mount(ctx context.Context, request mount.Request) error {
 	return m.change(ctx, call, plan.Target, func() error { return m.namespace.mount(plan, public) })
 }
 
-// Unmount unmounts as mount.Interface says.
+// Unmount implements mount.Interface.
 func (m *Mounter) Unmount(ctx context.Context, target string, options mount.UnmountOptions) error {
 	call := MountCall{Method: MethodUnmount, Path: target}
 	name, err := cleanName(target)
@@ -110,7 +109,7 @@ func (m *Mounter) Unmount(ctx context.Context, target string, options mount.Unmo
 	return m.change(ctx, call, name, func() error { return m.namespace.unmount(name, options) })
 }
 
-// RemoveTarget removes a mount point as mount.Interface says.
+// RemoveTarget implements mount.Interface.
 func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
 	call := MountCall{Method: MethodRemoveTarget, Path: name}
 	clean, err := cleanName(name)
@@ -120,7 +119,7 @@ func (m *Mounter) RemoveTarget(ctx context.Context, name string) error {
 	return m.change(ctx, call, clean, func() error { return m.namespace.removeTarget(clean) })
 }
 
-// IsMountPoint reports whether something is mounted at name itself, as mount.Interface says.
+// IsMountPoint implements mount.Interface.
 func (m *Mounter) IsMountPoint(ctx context.Context, name string) (is bool, err error) {
 	err = m.look(ctx, MountCall{Method: MethodIsMountPoint, Path: name}, func() error {
 		is, err = m.namespace.isMountPoint(name)
@@ -129,7 +128,7 @@ func (m *Mounter) IsMountPoint(ctx context.Context, name string) (is bool, err e
 	return is && err == nil, err
 }
 
-// Lookup returns the facts of the mount at name, as mount.Interface says.
+// Lookup implements mount.Interface.
 func (m *Mounter) Lookup(ctx context.Context, name string) (found mount.MountPoint, err error) {
 	err = m.look(ctx, MountCall{Method: MethodLookup, Path: name}, func() error {
 		found, err = m.namespace.lookup(name)
@@ -141,7 +140,7 @@ func (m *Mounter) Lookup(ctx context.Context, name string) (found mount.MountPoi
 	return found, nil
 }
 
-// List returns the mount table as mount.Interface says.
+// List implements mount.Interface.
 func (m *Mounter) List(ctx context.Context) (table []mount.MountPoint, err error) {
 	err = m.look(ctx, MountCall{Method: MethodList}, func() error {
 		for _, mp := range m.namespace.mounts {
@@ -152,7 +151,7 @@ func (m *Mounter) List(ctx context.Context) (table []mount.MountPoint, err error
 	return table, err
 }
 
-// GetMountRefs returns the other mounts of what is mounted at name, as mount.Interface says.
+// GetMountRefs implements mount.Interface.
 func (m *Mounter) GetMountRefs(ctx context.Context, name string) (paths []string, err error) {
 	err = m.look(ctx, MountCall{Method: MethodGetMountRefs, Path: name}, func() error {
 		paths, err = m.namespace.refs(name)
@@ -161,8 +160,8 @@ func (m *Mounter) GetMountRefs(ctx context.Context, name string) (paths []string
 	return paths, err
 }
 
-// CheckIDMappings reports whether source can be mounted with mappings, as mount.Mounter does. Files have no owners here: a mount
-// with mappings only has the option "idmapped" in the table.
+// CheckIDMappings reports whether source can be mounted with the mappings, like the method of mount.Mounter. The files of a Mounter
+// have no owners: the only effect of mappings is the option "idmapped" in the mount table.
 func (m *Mounter) CheckIDMappings(ctx context.Context, source string, mappings mount.IDMappings) error {
 	call := MountCall{Method: MethodCheckIDMappings, Path: source}
 	name, err := cleanName(source)
@@ -182,7 +181,7 @@ func (m *Mounter) CheckIDMappings(ctx context.Context, source string, mappings m
 	})
 }
 
-// look makes a call that changes nothing.
+// look makes a call without an effect.
 func (m *Mounter) look(ctx context.Context, call MountCall, work func() error) (err error) {
 	logged, fault, faulty := m.log.begin(call)
 	defer func() { m.log.end(logged, err) }()
@@ -208,14 +207,14 @@ func (m *Mounter) look(ctx context.Context, call MountCall, work func() error) (
 	return locked()
 }
 
-// pending is a call that holds its path.
+// pending is a running call that changes a path. Other such calls wait for it.
 type pending struct {
 	method Method
 	ended  chan struct{}
 	left   chan struct{} // closed when the caller has abandoned the call
 }
 
-// change makes a call that changes the world, alone at its path.
+// change makes a call with an effect. No other such call runs at its path meanwhile.
 func (m *Mounter) change(ctx context.Context, call MountCall, name string, work func() error) (err error) {
 	logged, fault, faulty := m.log.begin(call)
 	defer func() { m.log.end(logged, err) }()
@@ -238,7 +237,7 @@ func (m *Mounter) change(ctx context.Context, call MountCall, name string, work 
 	return locked()
 }
 
-// hang makes a delayed call, and abandons it when ctx ends.
+// hang waits for the end of the fault, and then makes the call. If ctx ends first, it abandons the call.
 func (m *Mounter) hang(ctx context.Context, name string, p *pending, fault Fault, work func() error) error {
 	result := make(chan error, 1)
 	until := fault.Until
@@ -257,7 +256,7 @@ func (m *Mounter) hang(ctx context.Context, name string, p *pending, fault Fault
 	}
 }
 
-// acquire waits for the calls at the path, but not for those that were abandoned.
+// acquire waits until no other call changes the path. It does not wait for an abandoned call: then it returns an error.
 func (m *Mounter) acquire(ctx context.Context, method Method, name string) (*pending, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -288,7 +287,7 @@ func (m *Mounter) release(name string, p *pending) {
 	close(p.ended)
 }
 
-// Abandoned returns the paths of the calls that were abandoned and have not ended, in order.
+// Abandoned returns the sorted paths of the abandoned calls that have not ended.
 func (m *Mounter) Abandoned() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

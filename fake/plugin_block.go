@@ -41,7 +41,7 @@ func (p *Plugin) ConstructBlockVolumeSpec(_ types.UID, volumeName, mapPath strin
 	return p.constructSpec(volumeName, v1.PersistentVolumeBlock), nil
 }
 
-// newBlock makes a block. podUID is empty for the teardown of the device itself.
+// newBlock returns the block of a volume and a pod. podUID is empty for TearDownDevice, which is not for one pod.
 func (p *Plugin) newBlock(name string, podUID types.UID) (*block, error) {
 	host, err := p.host.get()
 	if err == nil {
@@ -86,14 +86,14 @@ func (b *block) GetPodDeviceMapPath() (dir, linkName string) {
 	return b.host.GetPodVolumeDeviceDir(b.pod, b.plugin.options.Name), b.name
 }
 
-// GetStagingPath returns "", because pods use the device of WaitForAttach itself.
+// GetStagingPath returns "", because pods use the device that WaitForAttach returned.
 func (b *block) GetStagingPath() string { return "" }
 
 func (b *block) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (string, error) {
 	return "", b.run(ctx, MethodSetUpDevice, args.DevicePath)
 }
 
-// MapPodDevice returns the device's path if args has none, which is so for a volume that needs no attachment.
+// MapPodDevice returns a path only if args has none: a volume that needs no attachment has no device path before.
 func (b *block) MapPodDevice(ctx context.Context, args volume.MapPodDeviceArgs) (string, error) {
 	own := ""
 	if args.DevicePath == "" {

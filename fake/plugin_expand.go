@@ -37,9 +37,9 @@ func (p *Plugin) ExpandVolumeDevice(
 // RequiresFSResize implements [volume.ExpandableVolumePlugin] and [volume.NodeExpandableVolumePlugin].
 func (p *Plugin) RequiresFSResize() bool { return p.Capabilities().Has(volume.CapNodeExpand) }
 
-// NodeExpand implements [volume.NodeExpandableVolumePlugin]. More than the storage has is an error. That it cannot while the
-// volume is in use, or never, is made by [Plugin.Inject] with an error that matches volume.ErrInUse or
-// volume.ErrInfeasible; that it has done nothing, by [SkipWork].
+// NodeExpand implements [volume.NodeExpandableVolumePlugin]. A size that is larger than the volume in the backend is an error. To
+// fake a plugin that cannot expand a volume in use, or never, call [Plugin.Inject] with an error that matches volume.ErrInUse or
+// volume.ErrInfeasible. To fake one that reports success without an effect, inject [SkipWork].
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	v, err := p.persistent(options.VolumeSpec)
 	if err != nil {
@@ -63,7 +63,7 @@ func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOption
 	return grown && err == nil, err
 }
 
-// growMounted makes what is mounted at path as large as the volume.
+// growMounted sets the size of the filesystem that is mounted at path to the size of the volume.
 func (p *Plugin) growMounted(ctx context.Context, v volumeInfo, path string) error {
 	size := p.sizeOption(v)
 	if len(size) == 0 || path == "" {

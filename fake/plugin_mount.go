@@ -54,7 +54,7 @@ type podVolume struct {
 	name   string
 	pod    types.UID
 	path   string
-	// handle is empty where only the name is known.
+	// handle is empty if only the name is known.
 	handle string
 }
 
@@ -73,7 +73,7 @@ func (p *Plugin) podVolume(name string, podUID types.UID) (podVolume, error) {
 // GetPath implements [volume.Volume].
 func (v *podVolume) GetPath() string { return v.path }
 
-// GetMetrics implements [volume.MetricsProvider]. Only the capacity is known: it is the size that the backend has.
+// GetMetrics implements [volume.MetricsProvider]. It returns only the capacity, which is the size in the backend.
 func (v *podVolume) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	var metrics *volume.Metrics
 	err := v.plugin.log.run(ctx, v.call(MethodGetMetrics), func() error {
@@ -130,7 +130,7 @@ func (m *mounter) setUp(ctx context.Context, dir string) error {
 	return nil
 }
 
-// request is a bind of the stage, or a filesystem of the pod's own.
+// request returns the request for a bind mount of the staged volume, or for a mount of its own if nothing is staged.
 func (m *mounter) request(ctx context.Context, dir string) (mount.Request, error) {
 	access := "rw"
 	if m.volume.readOnly {
@@ -178,7 +178,7 @@ func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	})
 }
 
-// mounted reports whether something is mounted at path, which need not exist.
+// mounted reports whether path is a mount point. The path need not exist.
 func (p *Plugin) mounted(ctx context.Context, path string) (bool, error) {
 	mounted, err := p.options.Mounter.IsMountPoint(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +190,7 @@ func (p *Plugin) mounted(ctx context.Context, path string) (bool, error) {
 	return mounted, nil
 }
 
-// mountOnce mounts unless something is mounted there already.
+// mountOnce mounts unless the target is a mount point already.
 func (p *Plugin) mountOnce(ctx context.Context, request mount.Request) error {
 	mounted, err := p.mounted(ctx, request.Target)
 	if err != nil || mounted {
@@ -199,7 +199,7 @@ func (p *Plugin) mountOnce(ctx context.Context, request mount.Request) error {
 	return p.options.Mounter.Mount(ctx, request)
 }
 
-// unmount takes every mount off path and removes the directory.
+// unmount removes every mount at path, and then the directory.
 func (p *Plugin) unmount(ctx context.Context, path string) error {
 	err := mount.UnmountPath(ctx, p.options.Mounter, path, mount.UnmountOptions{})
 	if errors.Is(err, syscall.ENOTEMPTY) {

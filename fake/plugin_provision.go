@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// NewProvisioner implements [volume.ProvisionableVolumePlugin]. The only parameter that is known is
-// volume.VolumeParameterFSType; mutable parameters are those of ModifyVolume.
+// NewProvisioner implements [volume.ProvisionableVolumePlugin]. The only class parameter is volume.VolumeParameterFSType. The mutable
+// parameters are those of ModifyVolume.
 func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	if options.PVC == nil {
 		return nil, fmt.Errorf("plugin %q: volume %q: the claim is nil: %w", p.options.Name, options.PVName, volume.ErrInvalid)
@@ -56,8 +56,8 @@ func (p *Plugin) persistent(spec *volume.Spec) (volumeInfo, error) {
 	return v, err
 }
 
-// Recycle implements [volume.RecyclableVolumePlugin]. The content of a fake volume ends with its last mount, so that there
-// is nothing to delete; a volume that is attached is refused.
+// Recycle implements [volume.RecyclableVolumePlugin]. It refuses an attached volume. It deletes nothing: on a tmpfs, the default, the
+// content of a volume is gone after its last unmount.
 func (p *Plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, recorder volume.RecycleEventRecorder) error {
 	v, err := p.persistent(spec)
 	if err != nil {
@@ -100,7 +100,7 @@ func (p *provisioner) Provision(
 	return p.persistentVolume(size), nil
 }
 
-// make makes the volume, as large as its source at least, unless it is there.
+// make creates the volume unless it exists. Its size is at least that of its source.
 func (p *provisioner) make(ctx context.Context, size *resource.Quantity) error {
 	if p.options.Snapshot != nil {
 		return p.plugin.options.Backend.restore(p.options.PVName, size.Value(), p.options.Snapshot.Handle)
@@ -146,7 +146,7 @@ func (p *provisioner) persistentVolume(size resource.Quantity) *v1.PersistentVol
 	}
 }
 
-// checkSize refuses what is larger than MaxSize, and what is no size at all.
+// checkSize refuses a size that is larger than MaxSize, or not positive.
 func (p *Plugin) checkSize(size int64) error {
 	switch {
 	case size <= 0:

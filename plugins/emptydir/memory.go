@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// allocatable returns the memory that the pods of the node may use together; nil when that is unknown.
+// allocatable returns the memory that the pods of the node may use together; nil if that is unknown.
 func (m *mounter) allocatable(ctx context.Context) (*resource.Quantity, error) {
 	if m.node == nil {
 		return nil, nil
@@ -23,8 +23,8 @@ func (m *mounter) allocatable(ctx context.Context) (*resource.Quantity, error) {
 	return has.Memory(), nil
 }
 
-// memoryOf returns the limit of the memory of a pod: its own, or what its containers may use at once when each of them has a limit.
-// It returns nil when the pod has none.
+// memoryOf returns the memory limit of a pod: its own, or what its containers may use together if each of them has a limit. Otherwise
+// it returns nil.
 func memoryOf(pod *v1.Pod) *resource.Quantity {
 	var limit resource.Quantity
 	if own := pod.Spec.Resources; own != nil && own.Limits.Memory().Sign() > 0 {
@@ -40,8 +40,8 @@ func memoryOf(pod *v1.Pod) *resource.Quantity {
 	return &limit
 }
 
-// memoryOfContainers returns the most that containers may use at once, and false when one of them has no limit. Init containers run
-// one by one, before the others; those that are restarted always stay.
+// memoryOfContainers returns the most memory that containers may use at the same time; false if one of them has no limit. Init
+// containers run one by one before the others. Those that are always restarted (sidecars) run on.
 func memoryOfContainers(spec *v1.PodSpec) (most resource.Quantity, limited bool) {
 	var staying resource.Quantity
 	for i := range spec.InitContainers {
@@ -72,7 +72,7 @@ func memoryOfContainers(spec *v1.PodSpec) (most resource.Quantity, limited bool)
 	return most, len(spec.Containers) > 0
 }
 
-// smallest returns the smallest of the limits that are set, in bytes, and 0 when none is.
+// smallest returns the smallest of the limits that are set, in bytes; 0 if none is set.
 func smallest(limits ...*resource.Quantity) int64 {
 	var least int64
 	for _, limit := range limits {

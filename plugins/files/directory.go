@@ -15,34 +15,34 @@ import (
 	"github.com/volumekit/volumekit/volume/ownership"
 )
 
-// Directories makes, fills and removes the directories of volumes. Paths are absolute and clean. fake.Mounter has such in
+// Directories makes, fills and removes the directories of volumes. Paths are absolute and clean. fake.Mounter implements it in
 // memory.
 type Directories interface {
-	// MakeDirectory makes the directory base/name of that mode, whatever the umask of the process, and base where it is missing. One
-	// that is there is given the mode where it lacks a part of it. It reports whether it was not there. No link in base/name is
-	// followed.
+	// MakeDirectory makes the directory base/name, and base if it is missing, with exactly that mode: the umask does not count. If
+	// the directory exists, MakeDirectory adds the missing bits of the mode. It reports whether the directory was missing before.
+	// It follows no link in base/name.
 	MakeDirectory(ctx context.Context, base, name string, mode fs.FileMode) (made bool, err error)
-	// Publish makes the files of payload all that dir holds, in one step, as volume/atomicwriter does. Where group is not nil,
-	// all of it belongs to that group, which may read it, before a workload sees it.
+	// Publish replaces the content of dir by the files of payload in one step, like volume/atomicwriter. If group is not nil, the
+	// files belong to that group and it can read them, before a workload sees them.
 	Publish(ctx context.Context, dir string, payload map[string]atomicwriter.FileProjection, group *int64) error
-	// RemoveAll removes the directory base/name with all that is in it; it succeeds when nothing is there. No link is followed
-	// and no mount is entered: where one is shown inside, nothing is removed, and the error matches safepath.ErrMounted.
+	// RemoveAll removes the directory base/name with all its content. A missing directory is no error. It follows no link and enters
+	// no mount: if the mount table shows one inside, it removes nothing, and the error matches safepath.ErrMounted.
 	RemoveAll(ctx context.Context, base, name string) error
 }
 
-// MeasuredDirectories is what [Directories] may have too. Without it the plugin measures the path on the machine, which is wrong
-// for directories in memory.
+// MeasuredDirectories is an optional interface of [Directories]. Without it the plugin measures the path on this machine, which is
+// wrong for directories in memory.
 type MeasuredDirectories interface {
-	// Metrics returns what measures the volume at path. It does no I/O.
+	// Metrics returns the metrics provider of the volume at path. It does no I/O.
 	Metrics(path string) volume.MetricsProvider
 }
 
-// ownedDirectories is what [Directories] on a filesystem have beside: they prove which directories they have made.
+// ownedDirectories are [Directories] on a real filesystem: they prove which directories they have made.
 type ownedDirectories interface {
-	// MakeOwned is MakeDirectory that records the directory. One that is there, is not empty and is not proven to be the one
-	// that was made is refused.
+	// MakeOwned is MakeDirectory, and records the directory. It refuses an existing directory that is not empty, unless the proof
+	// shows that MakeOwned made it.
 	MakeOwned(ctx context.Context, dir owned.Directory, mode fs.FileMode) (made bool, err error)
-	// RemoveOwned is RemoveAll of what is proven to have been made; see [owned.Directory.Remove].
+	// RemoveOwned is RemoveAll for a directory that is proven to be MakeOwned's; see [owned.Directory.Remove].
 	RemoveOwned(ctx context.Context, dir owned.Directory) error
 	// Prove returns an error unless RemoveOwned may be called; see [owned.Directory.Prove].
 	Prove(ctx context.Context, dir owned.Directory) error
@@ -50,7 +50,7 @@ type ownedDirectories interface {
 
 var _ ownedDirectories = nodeDirectories{}
 
-// nodeDirectories are those of the node that the program runs on.
+// nodeDirectories are directories on the filesystems of this node.
 type nodeDirectories struct{ mount mount.Interface }
 
 var _ Directories = nodeDirectories{}

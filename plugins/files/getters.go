@@ -8,28 +8,27 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// ErrNotFound says that an object does not exist. An error of a getter matches it; a source that is optional then gives
-// nothing. Any other error fails the set-up, since what could not be read is not known to be absent. It is [volume.ErrNotFound]
-// and store.ErrNotFound, too: store.Getter gets config maps and secrets from a store.
+// ErrNotFound says that an object does not exist. If a getter's error matches it, an optional source has no files. Any other error
+// fails the set-up, because an object that could not be read may exist. It is the same error as [volume.ErrNotFound] and
+// store.ErrNotFound: store.Getter gets config maps and secrets from a store.
 var ErrNotFound = volume.ErrNotFound
 
 // ConfigMaps gets config maps. A store.Getter is one.
 type ConfigMaps interface {
-	// ConfigMap returns the config map of a namespace by its name. It is not changed.
+	// ConfigMap returns the config map with that name. The plugin does not change it.
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 }
 
 // Secrets gets secrets. A store.Getter is one.
 type Secrets interface {
-	// Secret returns the secret of a namespace by its name. It is not changed. The error must hold nothing of the content.
+	// Secret returns the secret with that name. The plugin does not change it. The error must not contain any of its content.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
 
 // Tokens gets tokens of service accounts.
 type Tokens interface {
-	// ServiceAccountToken returns a token of the pod's service account, bound to the pod, for the audience and the time that
-	// source asks for. It is called at each set-up: the getter keeps a token for as long as it is good, and returns another
-	// one some time before it is not.
+	// ServiceAccountToken returns a token of the pod's service account, bound to the pod, with the audience and the lifetime of
+	// source. The plugin calls it at each set-up. So the getter must cache a token, and replace it some time before it expires.
 	ServiceAccountToken(ctx context.Context, pod *v1.Pod, source v1.ServiceAccountTokenProjection) (string, error)
 }
 
@@ -39,13 +38,13 @@ type TrustBundles interface {
 	TrustBundle(ctx context.Context, source v1.ClusterTrustBundleProjection) ([]byte, error)
 }
 
-// Node knows what the node has.
+// Node knows the resources of the node.
 type Node interface {
-	// Allocatable returns what pods of the node may use together.
+	// Allocatable returns the resources that the pods of the node may use together.
 	Allocatable(ctx context.Context) (v1.ResourceList, error)
 }
 
-// Getters are where the content of projected volumes comes from. A source whose getter is nil is refused.
+// Getters read the content of projected volumes. The plugin refuses a source whose getter is nil.
 type Getters struct {
 	// ConfigMaps is for the source configMap.
 	ConfigMaps ConfigMaps
@@ -55,6 +54,6 @@ type Getters struct {
 	Tokens Tokens
 	// TrustBundles is for the source clusterTrustBundle.
 	TrustBundles TrustBundles
-	// Node is for the source downwardAPI, where a container has no limit of its own.
+	// Node is for the source downwardAPI, if a container does not set the limit that it refers to.
 	Node Node
 }

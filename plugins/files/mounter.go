@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// dirMode lets every user of the pod read.
+	// dirMode lets every user read.
 	dirMode = 0o755
-	// memoryOptions are those of a tmpfs, of that mode.
+	// memoryOptions are the mount options of a tmpfs with that mode.
 	memoryOptions = "mode=755"
-	// undoTimeout bounds what is done after the context of a set-up has ended.
+	// undoTimeout bounds the undoing of a failed set-up, also if its context has ended.
 	undoTimeout = 30 * time.Second
 )
 
@@ -39,7 +39,7 @@ type mounter struct {
 
 var _ volume.Mounter = (*mounter)(nil)
 
-// GetAttributes implements [volume.Mounter]: the files are the plugin's, and read-only for containers.
+// GetAttributes implements [volume.Mounter]. The plugin sets the owners of the files, and containers can only read them.
 func (m *mounter) GetAttributes() volume.Attributes {
 	return volume.Attributes{ReadOnly: true, Managed: true, SupportsSELinux: true}
 }
@@ -72,7 +72,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 			err = fmt.Errorf("%w: %w", err, volume.ErrInvalid)
 		}
 		if err != nil && !made {
-			return volume.Uncertain(err) // The volume was there before, and is.
+			return volume.Uncertain(err) // The volume existed before, and stays.
 		}
 	}
 	if made && err != nil && !errors.Is(err, volume.ErrUncertain) {
@@ -81,7 +81,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	return err
 }
 
-// undo takes away what was made before err.
+// undo removes the new volume after a set-up that has failed with err.
 func (m *mounter) undo(ctx context.Context, dir string, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func (m *mounter) undo(ctx context.Context, dir string, err error) error {
 	return err
 }
 
-// make makes the directory of the volume, and reports whether it was not there.
+// make makes the directory of the volume. It reports whether the directory was missing before.
 func (m *mounter) make(ctx context.Context, dir string, args volume.MounterArgs) (made bool, err error) {
 	if m.plugin.inMemory {
 		return m.mountMemory(ctx, dir, args)
@@ -109,9 +109,9 @@ func (m *mounter) make(ctx context.Context, dir string, args volume.MounterArgs)
 	return m.plugin.directories.MakeDirectory(ctx, filepath.Dir(dir), filepath.Base(dir), dirMode)
 }
 
-// mountMemory mounts a tmpfs, and reports whether there was none.
+// mountMemory mounts a tmpfs unless it is mounted already. It reports whether it has mounted one.
 func (m *mounter) mountMemory(ctx context.Context, dir string, args volume.MounterArgs) (made bool, err error) {
-	if args.IsRemount || args.ReconstructedVolume { // Then it is most often there.
+	if args.IsRemount || args.ReconstructedVolume { // The volume is then most often mounted already.
 		if err := m.adopt(ctx, dir); !errors.Is(err, mount.ErrNotMounted) {
 			return false, err
 		}
@@ -123,7 +123,7 @@ func (m *mounter) mountMemory(ctx context.Context, dir string, args volume.Mount
 	return err == nil, err
 }
 
-// adopt accepts a mount that is there already, if it is what this volume makes.
+// adopt accepts an existing mount if this plugin made it for this volume.
 func (m *mounter) adopt(ctx context.Context, dir string) error {
 	there, err := m.plugin.mount.Lookup(ctx, dir)
 	if err != nil {
@@ -136,12 +136,12 @@ func (m *mounter) adopt(ctx context.Context, dir string) error {
 	return nil
 }
 
-// foreign is the error about a mount at the path of a volume that this plugin did not make.
+// foreign returns the error for a mount at the path of a volume that this plugin did not make.
 func foreign(dir string, there mount.MountPoint) error {
 	return fmt.Errorf("%q (%s), which this plugin did not mount, is at %s: unmount it: %w", there.Source, there.FSType, dir, mount.ErrForeign)
 }
 
-// remove takes the volume away.
+// remove removes the volume: it unmounts a tmpfs, and removes the directory.
 func (at podDirectory) remove(ctx context.Context, dir string) error {
 	if at.plugin.inMemory {
 		return at.unmount(ctx, dir)
@@ -161,17 +161,17 @@ func (at podDirectory) remove(ctx context.Context, dir string) error {
 	return inUse(at.plugin.directories.RemoveAll(ctx, filepath.Dir(dir), filepath.Base(dir)))
 }
 
-// owned returns the directory dir of the volume, with its proof, which lies in the plugin's own directory of the pod.
+// owned returns the directory dir of the volume with its proof. The proof is in the plugin's own directory of the pod.
 func (at podDirectory) owned(dir string) owned.Directory {
 	name := at.name
-	if dir != at.path { // a caller's own choice (SetUpAt)
+	if dir != at.path { // the caller chose the path (SetUpAt)
 		sum := sha256.Sum256([]byte(dir))
 		name += "." + hex.EncodeToString(sum[:8])
 	}
 	return owned.Directory{Path: dir, Proof: filepath.Join(at.proofs, name)}
 }
 
-// prove returns an error unless what is at the volume's path was made by SetUp, or is an empty directory, which needs no proof.
+// prove returns an error unless SetUp made the directory or mount at the volume's path. An empty directory needs no proof.
 func (at podDirectory) prove(ctx context.Context) error {
 	there, err := at.plugin.mount.Lookup(ctx, at.path)
 	if err == nil && at.plugin.inMemory && mount.IsMemoryOf(at.path, there) {
@@ -185,17 +185,17 @@ func (at podDirectory) prove(ctx context.Context) error {
 	}
 	directories, ok := at.plugin.directories.(ownedDirectories)
 	if !ok {
-		return nil // Nothing is known of what the embedder's have made.
+		return nil // Directories of the embedder have no proofs.
 	}
 	return directories.Prove(ctx, at.owned(at.path))
 }
 
-// unmount ends a volume in memory: the very mount that is proven to be ours. Any other is left alone.
+// unmount unmounts the tmpfs of the volume if it is proven to be the plugin's, and no other mount.
 func (at podDirectory) unmount(ctx context.Context, dir string) error {
 	return inUse(mount.UnmountPath(ctx, at.plugin.mount, dir, mount.UnmountOptions{Expect: mount.MemoryIdentity(dir)}))
 }
 
-// inUse makes what says that a volume cannot be taken away now match volume.ErrInUse.
+// inUse makes errors of a directory that is still in use match volume.ErrInUse.
 func inUse(err error) error {
 	for _, busy := range []error{syscall.EBUSY, safepath.ErrMounted, safepath.ErrRaced} {
 		if errors.Is(err, busy) {
@@ -205,7 +205,7 @@ func inUse(err error) error {
 	return err
 }
 
-// unmounter takes one volume from one pod.
+// unmounter removes one volume.
 type unmounter struct{ podDirectory }
 
 var _ volume.Unmounter = (*unmounter)(nil)
@@ -213,7 +213,7 @@ var _ volume.Unmounter = (*unmounter)(nil)
 // TearDown implements [volume.Unmounter].
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.path) }
 
-// TearDownAt implements [volume.Unmounter]. The files are copies, and go.
+// TearDownAt implements [volume.Unmounter]. It removes the files, which are copies.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	if err := u.remove(ctx, dir); err != nil {
 		return fmt.Errorf("%s volume %q: %w", u.plugin.source, u.name, err)

@@ -23,29 +23,29 @@ const (
 	ProjectedName   = "kubernetes.io/projected"
 )
 
-// Options says what a plugin works with. The zero value is useful.
+// Options are the options of a plugin. The zero value is useful.
 type Options struct {
-	// Mounter makes the tmpfs of volumes in memory. Nil: the host's own mounts, by mount.New.
+	// Mounter mounts the tmpfs of volumes in memory. Nil means the host's own mounts, by mount.New.
 	Mounter mount.Interface
-	// Directories makes and fills the directories of volumes. Nil: on the filesystems of the node.
+	// Directories creates and fills the directories of volumes. Nil means directories on the node's filesystems.
 	Directories Directories
 }
 
-// kind is what the plugins differ by.
+// kind is the kind of source that a plugin serves.
 type kind struct {
 	name string
-	// source is that of a manifest.
+	// source is the field of a manifest, such as "configMap".
 	source string
-	// inMemory is true when the files must not reach a disk.
+	// inMemory is true if the files must not reach a disk.
 	inMemory bool
-	// project returns the source as one of a projected volume, nil when vol has none.
+	// project returns the source of vol as the source of a projected volume; nil if vol has no source of this kind.
 	project func(vol *v1.Volume) *v1.ProjectedVolumeSource
-	// blank sets an empty source of this kind.
+	// blank sets an empty source of this kind in vol.
 	blank func(vol *v1.Volume)
 }
 
-// Plugin serves one of the sources. Make it with one of the constructors; it may be used from several goroutines at once. It
-// keeps nothing in memory about volumes.
+// Plugin serves one kind of source. Make it with one of the constructors. It may be used from several goroutines at once, and keeps
+// nothing in memory about volumes.
 type Plugin struct {
 	kind
 	getters     Getters
@@ -73,7 +73,8 @@ func NewSecret(secrets Secrets, options Options) *Plugin {
 	return newPlugin(secretKind(), Getters{Secrets: secrets}, options)
 }
 
-// NewDownwardAPI returns the plugin of the downward API. Node may be nil: limits that are not set are then refused.
+// NewDownwardAPI returns the plugin of the downward API. If node is nil, the plugin refuses a volume that refers to a limit that its
+// container does not set.
 func NewDownwardAPI(node Node, options Options) *Plugin {
 	return newPlugin(downwardAPIKind(), Getters{Node: node}, options)
 }
@@ -102,7 +103,7 @@ func (p *Plugin) Init(_ context.Context, host volume.VolumeHost) error {
 // GetPluginName implements [volume.VolumePlugin].
 func (p *Plugin) GetPluginName() string { return p.name }
 
-// GetVolumeName implements [volume.VolumePlugin]: it is the inner name, which means something within its pod alone.
+// GetVolumeName implements [volume.VolumePlugin]. The name is the inner name, which is unique only within its pod.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	if _, err := p.projected(spec); err != nil {
 		return "", err
@@ -126,13 +127,13 @@ func (p *Plugin) ExplainSupport(spec *volume.Spec) error {
 	return errors.New("it has no " + p.source + " source")
 }
 
-// RequiresRemount implements [volume.RemountableVolumePlugin]: objects change.
+// RequiresRemount implements [volume.RemountableVolumePlugin]. It is true, because the objects of the sources change.
 func (p *Plugin) RequiresRemount(*volume.Spec) bool { return true }
 
 // SetUpIsMount implements [volume.MountingVolumePlugin].
 func (p *Plugin) SetUpIsMount(*volume.Spec) bool { return p.inMemory }
 
-// MountDeviceIsMount implements [volume.MountingVolumePlugin]: nothing is staged.
+// MountDeviceIsMount implements [volume.MountingVolumePlugin]. It is false, because the plugin stages nothing.
 func (p *Plugin) MountDeviceIsMount(*volume.Spec) bool { return false }
 
 // NewMounter implements [volume.VolumePlugin].
@@ -160,9 +161,8 @@ func (p *Plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, 
 	return &unmounter{at}, nil
 }
 
-// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The objects are not in the spec; the volume can be torn
-// down without them. A path at which SetUp has provably made nothing is an error: its content, or its mount, is not to be taken
-// away.
+// ConstructVolumeSpec implements [volume.ReconstructableVolumePlugin]. The spec does not name the objects: a teardown does not need
+// them. If SetUp has not made the directory or mount at the path, that is an error, so that a teardown never removes foreign content.
 func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.ReconstructedVolume, error) {
 	//nolint:forbidigo // The interface has no context.
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
@@ -175,10 +175,10 @@ func (p *Plugin) ConstructVolumeSpec(volumeName, mountPath string) (volume.Recon
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromVolume(vol)}, nil
 }
 
-// lookTimeout bounds a look at a directory of the node.
+// lookTimeout bounds a read of a directory of the node.
 const lookTimeout = 10 * time.Second
 
-// prove returns an error unless what is at path was made by SetUp for the volume of that name.
+// prove returns an error unless SetUp made the directory or mount at path for the volume of that name.
 func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
 	below, err := filepath.Rel(p.host.GetPodsDir(), path)
 	if err != nil {
@@ -195,7 +195,7 @@ func (p *Plugin) prove(ctx context.Context, volumeName, path string) error {
 	return at.prove(ctx)
 }
 
-// projected returns the source of spec.
+// projected returns the source of spec as the source of a projected volume.
 func (p *Plugin) projected(spec *volume.Spec) (*v1.ProjectedVolumeSource, error) {
 	if !p.CanSupport(spec) {
 		return nil, fmt.Errorf("volume %q has no %s source: it is not one of %s: %w", spec.Name(), p.source, p.name, volume.ErrInvalid)
@@ -203,13 +203,13 @@ func (p *Plugin) projected(spec *volume.Spec) (*v1.ProjectedVolumeSource, error)
 	return p.project(spec.Volume), nil
 }
 
-// podDirectory is where one volume of one pod lies.
+// podDirectory is the directory of one volume of one pod.
 type podDirectory struct {
 	volume.MetricsProvider
 	plugin *Plugin
 	name   string
 	path   string
-	// proofs is where it is proven which directories SetUp has made.
+	// proofs is the directory with the proofs of which directories SetUp has made.
 	proofs string
 }
 
@@ -222,7 +222,7 @@ func (p *Plugin) podDirectory(name string, podUID types.UID) (podDirectory, erro
 	return at, nil
 }
 
-// metricsOf returns what measures the volume at path.
+// metricsOf returns the metrics provider of the volume at path.
 func (p *Plugin) metricsOf(path string) volume.MetricsProvider {
 	if measured, ok := p.directories.(MeasuredDirectories); ok {
 		return measured.Metrics(path)

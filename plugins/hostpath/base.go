@@ -12,16 +12,15 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// The modes of what is provisioned. No other user of the node comes through the base, and so a volume, which gets
-// no fsGroup, can be for every user of a pod.
+// The modes of the base directory and of volumes. The base keeps other users of the node out. So a volume, whose group is never
+// changed to fsGroup, can be open to every user of a pod.
 const (
 	baseMode   = 0o700
 	volumeMode = 0o777
 )
 
-// nameInBase returns the name of path, relative to the base directory. Everything outside of the base, and the base itself, is
-// an error that matches volume.ErrInvalid. Only the text counts here: that no link and no mount leads out again is seen to
-// by who uses the name.
+// nameInBase returns the name of path relative to the base directory. If path is outside of the base, or the base itself, the error
+// matches volume.ErrInvalid. nameInBase compares only text: the caller must prevent that a link or mount leads out of the base.
 func (p *Plugin) nameInBase(path string) (string, error) {
 	if err := checkSyntax(path, ""); err != nil {
 		return "", err
@@ -37,12 +36,13 @@ func (p *Plugin) nameInBase(path string) (string, error) {
 	return name, nil
 }
 
-// resolveBase returns what the base directory leads to, unless that is one of the node's own directories.
+// resolveBase returns the base directory with its links resolved. It is an error if that is one of the node's own directories.
 func (p *Plugin) resolveBase(ctx context.Context) (string, error) {
 	return mount.RunAbandonable(ctx, "stat", p.baseDir, func() (string, error) { return p.apart(p.baseDir) })
 }
 
-// makeVolume makes a directory in the base, or takes the one of an earlier call, which may not have come to give it its mode.
+// makeVolume makes a directory in the base, or uses the one of an earlier call. It sets the mode then too, because the earlier call
+// may have been killed before.
 func (p *Plugin) makeVolume(ctx context.Context, name string) error {
 	base, err := p.resolveBase(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (p *Plugin) makeVolume(ctx context.Context, name string) error {
 	return err
 }
 
-// inUse makes what says that a directory cannot be removed now match volume.ErrInUse.
+// inUse makes errors of a directory that is still in use match volume.ErrInUse.
 func inUse(err error) error {
 	if errors.Is(err, safepath.ErrMounted) || errors.Is(err, safepath.ErrRaced) {
 		return errors.Join(err, volume.ErrInUse)

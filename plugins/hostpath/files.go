@@ -11,42 +11,42 @@ import (
 	"github.com/volumekit/volumekit/mount/safepath"
 )
 
-// Files is the filesystem of the node, as far as the plugin touches it. Paths are absolute and clean. fake.Mounter is one in
+// Files is the part of the node's filesystem that the plugin uses. Paths are absolute and clean. fake.Mounter implements it in
 // memory.
 type Files interface {
 	Paths
 	Trees
 }
 
-// Paths looks at what lies at a path, links followed, and makes what is missing.
+// Paths inspects paths, with links followed, and makes missing files and directories.
 type Paths interface {
 	// ResolveApart does what safepath.ResolveApart does.
 	ResolveApart(path string, apart ...string) (string, error)
 	// Stat does what os.Stat does.
 	Stat(path string) (fs.FileInfo, error)
-	// MkdirApart makes the directory at path, and those above it that are missing, of that mode whatever the umask. The links
-	// in what exists of path are followed, but nothing is made in one of the absolute paths in apart: the error then matches
-	// safepath.ErrOverlap. What is missing is made beneath the directory that was compared with them, and through no link.
+	// MkdirApart makes the directory at path and its missing parents, with exactly that mode: the umask does not count. It follows
+	// the links in the existing part of path. If that leads into one of the absolute paths in apart, MkdirApart makes nothing, and
+	// the error matches safepath.ErrOverlap. It makes the missing part beneath the directory that it has compared, through no link.
 	MkdirApart(ctx context.Context, path string, mode fs.FileMode, apart ...string) error
-	// CreateApart makes an empty file of that mode in a directory that exists, likewise. What is there, a link too, is an error
-	// that matches fs.ErrExist, and is never opened.
+	// CreateApart makes an empty file in an existing directory, with the same guarantees. If the path exists, also as a link, the
+	// error matches fs.ErrExist. CreateApart never opens an existing file.
 	CreateApart(ctx context.Context, path string, mode fs.FileMode, apart ...string) error
 }
 
-// Trees makes and removes what lies beneath a base directory, by its name relative to that. No link beneath the base is
-// followed and no mount is entered: where the mount table shows one in what is to be removed, or on the way to it, nothing
-// is removed, and the error matches safepath.ErrMounted. A base that is not there is an error that matches fs.ErrNotExist.
+// Trees makes and removes directories beneath a base directory. Names are relative to the base. No method follows a link beneath the
+// base or enters a mount: if the mount table shows a mount in the tree to be removed, or on the way to it, the method removes nothing,
+// and the error matches safepath.ErrMounted. If the base is missing, the error matches fs.ErrNotExist.
 type Trees interface {
-	// MakeDirectory makes a directory of that mode, whatever the umask of the process. One that is there is given the mode
-	// where it lacks a part of it. It reports whether it was not there.
+	// MakeDirectory makes a directory with exactly that mode: the umask does not count. If the directory exists, MakeDirectory adds
+	// the missing bits of the mode. It reports whether the directory was missing before.
 	MakeDirectory(ctx context.Context, base, name string, mode fs.FileMode) (made bool, err error)
-	// RemoveAll removes what is there with all that is in it; it succeeds when nothing is there.
+	// RemoveAll removes a file, or a directory with all its content. A missing one is no error.
 	RemoveAll(ctx context.Context, base, name string) error
-	// RemoveContent removes all that is in a directory, which must be there.
+	// RemoveContent removes all content of an existing directory.
 	RemoveContent(ctx context.Context, base, name string) error
 }
 
-// nodeFiles is the filesystem of the node that the program runs on.
+// nodeFiles is the filesystem of this node.
 type nodeFiles struct{ mount mount.Interface }
 
 var _ Files = nodeFiles{}
@@ -80,12 +80,12 @@ func (f nodeFiles) openLowest(ctx context.Context, path string) (root *safepath.
 	}
 }
 
-// follow opens a directory, links followed. The caller closes it.
+// follow opens a directory, and follows links. The caller closes it.
 func (f nodeFiles) follow(ctx context.Context, path string) (*safepath.Root, error) {
 	return safepath.Open(ctx, path, safepath.Options{Mounter: f.mount, FollowLinks: true})
 }
 
-// CreateApart creates with O_EXCL, which never opens what is there, such as a named pipe, which would block.
+// CreateApart creates with O_EXCL, which never opens an existing file. Opening a named pipe would block.
 func (f nodeFiles) CreateApart(ctx context.Context, path string, mode fs.FileMode, apart ...string) error {
 	root, err := f.follow(ctx, filepath.Dir(path))
 	if err != nil {
@@ -127,7 +127,7 @@ func (f nodeFiles) RemoveContent(ctx context.Context, base, name string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()    // likewise
-	dir, err := root.SubOnMount(ctx, name) // a mount on the way may be a tree that is not the volume's
+	dir, err := root.SubOnMount(ctx, name) // a mount on the way may be a foreign tree
 	if err != nil {
 		return err
 	}

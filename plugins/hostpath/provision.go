@@ -20,9 +20,9 @@ type provisioner struct {
 	size    int64
 }
 
-// NewProvisioner implements [volume.ProvisionableVolumePlugin]. It checks options and does no I/O. A class parameter and a
-// mount option, of which there are none, are errors that match volume.ErrInvalid; a claim of a block device, of a copy, or
-// with another access mode one that matches volume.ErrInfeasible.
+// NewProvisioner implements [volume.ProvisionableVolumePlugin]. It checks options and does no I/O. The plugin has no class parameters
+// and no mount options: for any of them the error matches volume.ErrInvalid. For a claim of a block device or of a copy, or with an
+// access mode that the plugin lacks, the error matches volume.ErrInfeasible.
 func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	size, err := volume.RequestedBytes(options.PVC)
 	if err == nil {
@@ -53,8 +53,8 @@ func (p *Plugin) checkOptions(options volume.VolumeOptions) error {
 	return volume.CheckPathElement(options.PVName)
 }
 
-// Provision implements [volume.Provisioner]. The directory is made on this node, which the volume's node affinity says; another
-// selected node, and topologies, are errors that match volume.ErrInfeasible. Nothing holds the volume to its size.
+// Provision implements [volume.Provisioner]. It makes the directory on this node, and the volume's node affinity names the node. For
+// another selected node, and for allowed topologies, the error matches volume.ErrInfeasible. The size is not enforced.
 func (r *provisioner) Provision(
 	ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm,
 ) (*v1.PersistentVolume, error) {
@@ -93,7 +93,7 @@ func (r *provisioner) persistentVolume(node string) *v1.PersistentVolume {
 	}
 }
 
-// onNode is the affinity to one node.
+// onNode returns the node affinity to one node.
 func onNode(name string) *v1.VolumeNodeAffinity {
 	return &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
 		MatchFields: []v1.NodeSelectorRequirement{{

@@ -10,9 +10,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Recycle implements [volume.RecyclableVolumePlugin]: by a pod where [Options].Recycler is there, else in this process. The
-// path must be a directory in [Options].BaseDir; else the error matches volume.ErrInvalid. The volume's node, links and mounts
-// are treated as by NewDeleter and Delete, and the directory itself stays.
+// Recycle implements [volume.RecyclableVolumePlugin]. If [Options].Recycler is set, a pod does the work, otherwise this process. The
+// path must be a directory in [Options].BaseDir, or the error matches volume.ErrInvalid. The volume's node, links and mounts are
+// treated as in NewDeleter and Delete. The directory itself stays.
 func (p *Plugin) Recycle(ctx context.Context, pvName string, spec *volume.Spec, recorder volume.RecycleEventRecorder) error {
 	name, err := p.reclaimed(spec)
 	if err != nil {

@@ -34,10 +34,10 @@ func withImage[T any](ctx context.Context, i images, handle string, do func(*os.
 	return value, err
 }
 
-// path is the path of the image of a volume, for messages.
+// path returns the path of a volume's image, for messages.
 func (i images) path(handle string) string { return filepath.Join(i.dir, handle+imageSuffix) }
 
-// shownPath is the path of an image as the kernel shows it.
+// shownPath returns the path of a volume's image as the kernel shows it.
 func (i images) shownPath(handle string) string {
 	dir, err := filepath.EvalSymlinks(i.dir)
 	if err != nil {
@@ -53,8 +53,7 @@ type request struct {
 	fsType      string
 	preallocate bool
 	origin      origin
-	// Of a volume that is restored, asked is the size that the claim asks for, and chosen the filesystem that its class names, or
-	// empty.
+	// For a restored volume, asked is the size that the claim requests, and chosen the filesystem that its class names, or empty.
 	asked  int64
 	chosen string
 }
@@ -68,7 +67,7 @@ func ensure(ctx context.Context, dir *image.Dir, r request, write fill) (int64, 
 	if !errors.Is(err, fs.ErrNotExist) {
 		return size, err
 	}
-	// The tool is looked for before space is allocated, and again when it runs.
+	// The mkfs tool must exist before space is allocated.
 	if r.fsType != noFilesystem && r.origin.isNone() {
 		if err := format.CanMake(r.fsType); err != nil {
 			return 0, err
@@ -126,8 +125,8 @@ func checkContent(ctx context.Context, file *os.File, fsType string) error {
 	return err
 }
 
-// otherContent describes what an image holds if that is not the filesystem. A raw block volume is not checked: its pods decide about
-// its content.
+// otherContent describes the content of an image if it is not the filesystem, and else returns "". It does not check a raw block
+// volume, whose content is the pods' own.
 func otherContent(ctx context.Context, file *os.File, fsType string) (string, error) {
 	if fsType == noFilesystem {
 		return "", nil

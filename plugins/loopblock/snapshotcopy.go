@@ -11,7 +11,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// copyAll copies what a workload writes to while it is frozen, and then what no process can write to before it returns.
+// copyAll copies the images: first those that workloads may write to, while they are frozen, and then the unused ones. No process can
+// write to an unused image until copyAll returns.
 func (t *snapshotCreation) copyAll(ctx context.Context, dir *image.Dir) error {
 	var written, unwritten []*member
 	for _, m := range t.members {
@@ -27,7 +28,7 @@ func (t *snapshotCreation) copyAll(ctx context.Context, dir *image.Dir) error {
 	return t.copyEach(ctx, unwritten)
 }
 
-// copyFrozen freezes what is staged, copies the members, and proves that it was frozen all the time.
+// copyFrozen freezes the staged volumes, copies the members, and proves that the volumes stayed frozen meanwhile.
 func (t *snapshotCreation) copyFrozen(ctx context.Context, dir *image.Dir, members []*member) (err error) {
 	frozen, err := t.freeze(ctx, dir)
 	defer func() {
@@ -58,7 +59,7 @@ func (t *snapshotCreation) copyEach(ctx context.Context, members []*member) erro
 	return nil
 }
 
-// copyWhole is copy that refuses an image whose filesystem only its next staging makes whole.
+// copyWhole is copy, but refuses an image whose filesystem needs the repair of its next staging.
 func (t *snapshotCreation) copyWhole(ctx context.Context, m *member) error {
 	if m.use == stagedImage || m.source.block {
 		return t.copy(ctx, m)

@@ -31,16 +31,16 @@ type member struct {
 	source   source
 	from, to *os.File
 	use      use
-	device   loop.Device // zero for one that is quiet
+	device   loop.Device // zero for an unused image
 }
 
 // use is the kind of writer that an image may have.
 type use uint8
 
 const (
-	unusedImage   use = iota // none, and Attach waits
-	stagedImage              // the pods' filesystem, which can be frozen
-	attachedImage            // a program with the device, which cannot be stopped
+	unusedImage   use = iota // no writer; an Attach waits until the snapshot is made
+	stagedImage              // the staged filesystem, which can be frozen
+	attachedImage            // a program that has opened the device, and cannot be stopped
 )
 
 // make returns the record of the name. It creates a missing one, with its snapshots.
@@ -174,7 +174,7 @@ func (t *snapshotCreation) holdOpen(ctx context.Context, m *member, next func() 
 	return next()
 }
 
-// findUse finds the user of a volume that is attached writable.
+// findUse finds out what uses a volume that is attached writable. It is an error if the volume cannot be copied in use.
 func (t *snapshotCreation) findUse(ctx context.Context, m *member) error {
 	device, err := t.mounts.devices.loops.FindFile(ctx, m.from)
 	if errors.Is(err, loop.ErrNotAttached) {

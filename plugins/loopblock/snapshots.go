@@ -24,10 +24,10 @@ const (
 	snapshotImageSuffix = ".snap"         // N.0.id.snap: the image of the first, with the id of its record
 )
 
-// snapshotVersion is that of the records.
+// snapshotVersion is the version of the records' format.
 const snapshotVersion = 1
 
-// mostRecord bounds what is read of a record, in bytes.
+// mostRecord is how many bytes of a record are read at most.
 const mostRecord = 1 << 20
 
 // snapshotRecord says which snapshots exist under a name: one, or those of a group.
@@ -44,9 +44,9 @@ type snapshotRecord struct {
 type snapshotMember struct {
 	// Source is the handle of the volume.
 	Source string `json:"source"`
-	// Size is that of the image, in bytes.
+	// Size is the size of the image, in bytes.
 	Size int64 `json:"size"`
-	// FSType is the filesystem in the image; empty is a raw block volume.
+	// FSType is the type of the filesystem in the image; empty for a raw block volume.
 	FSType string `json:"fsType"`
 }
 
@@ -103,7 +103,7 @@ func ownerOfImage(name string) (snapshot string, ok bool) {
 	return rest, true
 }
 
-// checkSnapshotName makes sure that the longest name made of it is one path element.
+// checkSnapshotName refuses a name with which the longest file name of a snapshot would not be one path element.
 func checkSnapshotName(name string) error {
 	if err := volume.CheckPathElement(name); err != nil {
 		return err
@@ -111,7 +111,7 @@ func checkSnapshotName(name string) error {
 	return volume.CheckPathElement(snapshotImageName(name, 9999, strings.Repeat("x", 26)))
 }
 
-// readRecord returns the record of a name. None is an error that matches fs.ErrNotExist.
+// readRecord returns the record of a name. If there is none, the error matches fs.ErrNotExist.
 func readRecord(dir *image.Dir, name string) (snapshotRecord, error) {
 	file, err := dir.Open(name+recordSuffix, os.O_RDONLY)
 	if err != nil {
@@ -132,7 +132,7 @@ func readRecord(dir *image.Dir, name string) (snapshotRecord, error) {
 	return record, nil
 }
 
-// check refuses a record that is not of this name, or that another version has written.
+// check refuses a record of another name or of another version.
 func (r snapshotRecord) check(name string) error {
 	switch {
 	case r.Version != snapshotVersion:
@@ -148,7 +148,7 @@ func (r snapshotRecord) check(name string) error {
 	return nil
 }
 
-// write fills the incomplete record, after all that it names.
+// write writes the incomplete record. The images that it names exist already.
 func (r snapshotRecord) write(dir *image.Dir, file *os.File) error {
 	if err := dir.Sync(); err != nil {
 		return err
@@ -210,7 +210,7 @@ func removeName(dir *image.Dir, name string) error {
 	return dir.Remove(name, file)
 }
 
-// classifySnapshot is classify with the errors of a freeze.
+// classifySnapshot is classify, and also classifies the errors of a freeze.
 func classifySnapshot(err error) error {
 	err = classify(err)
 	switch {

@@ -25,19 +25,19 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Options says what the plugin works with. The zero value is useful.
+// Options are the options of the plugin. The zero value is useful.
 type Options struct {
-	// Mounter mounts by the kernel's own client, and unmounts. Nil: the host's own mounts, by mount.New.
+	// Mounter mounts with the kernel's own client, and unmounts. Nil means the host's own mounts, by mount.New.
 	Mounter mount.Interface
 	// Helper mounts by mount.nfs(8). Nil means a mount.Mounter with that helper, which the plugin uses only for mounts that
 	// the kernel's own client cannot make. A Helper that is set mounts every volume.
 	Helper mount.Interface
-	// Resolver finds the addresses of servers. Nil: net.DefaultResolver.
+	// Resolver finds the addresses of servers. Nil means net.DefaultResolver.
 	Resolver Resolver
 	// ForceAfter is how long a teardown waits for a plain unmount before it aborts the calls to the server (umount -f).
-	// Zero means that it never does.
+	// Zero means that it never aborts them.
 	ForceAfter time.Duration
-	// Lazy detaches a mount that is still busy after that. The kernel then finishes the unmount.
+	// Lazy detaches a mount that is still busy after the forced unmount. The kernel completes the unmount later.
 	Lazy bool
 	// Recycler recycles volumes by a pod of the orchestrator. Nil means that the plugin recycles in this process.
 	Recycler volume.PodRecycler
@@ -47,7 +47,7 @@ type Options struct {
 type Plugin struct {
 	host    volume.VolumeHost
 	options Options
-	// helped says that every volume is mounted by the helper.
+	// helped says that the helper mounts every volume.
 	helped bool
 }
 
@@ -177,8 +177,8 @@ func (p *Plugin) podDirectory(name string, podUID types.UID) (podDirectory, erro
 	return podDirectory{MetricsProvider: metricsOf(p.options.Mounter, path), plugin: p, name: name, path: path}, nil
 }
 
-// metricsOf returns the metrics provider of the volume at path: that of the mounter if its mounts are not this machine's,
-// as those of fake.Mounter, else statfs.
+// metricsOf returns the metrics provider of the volume at path. A mounter in memory, such as fake.Mounter, has its own. Otherwise it
+// is statfs.
 func metricsOf(mounter mount.Interface, path string) volume.MetricsProvider {
 	if elsewhere, ok := mounter.(interface {
 		Metrics(path string) volume.MetricsProvider

@@ -10,14 +10,14 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// export is what a spec asks for.
+// export is the export that a spec names.
 type export struct {
 	server   string // a name, or an address without brackets
 	path     string
 	readOnly bool
 }
 
-// exportOf returns what spec asks for. The error matches volume.ErrInvalid.
+// exportOf returns the export that spec names. The error matches volume.ErrInvalid.
 func exportOf(spec *volume.Spec) (export, error) {
 	var source *v1.NFSVolumeSource
 	readOnly := false
@@ -65,7 +65,7 @@ func (e export) check() error {
 	return volume.ValidatePathNoBacksteps(e.path)
 }
 
-// maxPath is how long a path may be for the kernel.
+// maxPath is the longest path that the kernel accepts, in bytes.
 const maxPath = 1024
 
 func (e export) isIPv6() bool {
@@ -73,14 +73,14 @@ func (e export) isIPv6() bool {
 	return err == nil && address.Is6()
 }
 
-// isAddress reports whether the server is an address, of which the zone is the name of an interface.
+// isAddress reports whether the server is an IP address. A zone in it must be the name of a network interface.
 func (e export) isAddress() bool {
 	address, err := netip.ParseAddr(e.server)
 	return err == nil && !strings.ContainsFunc(address.Zone(), func(r rune) bool { return !isNameRune(r) && r != '.' })
 }
 
-// isHostName reports whether name is one of DNS, with underscores, which some sites have. A part that begins with a dash could
-// be read as an option of a program.
+// isHostName reports whether name is a DNS name. It allows underscores, which some sites use. It refuses a label that begins with a
+// dash, because a program could read it as an option.
 func isHostName(name string) bool {
 	const most, mostOfLabel = 253, 63
 	name = strings.TrimSuffix(name, ".")
@@ -96,7 +96,7 @@ func isHostName(name string) bool {
 	return true
 }
 
-// device is the export as the kernel and the mount table name it.
+// device returns the name of the export in mount calls and in the mount table.
 func (e export) device() string {
 	if e.isIPv6() {
 		return "[" + e.server + "]:" + e.path
@@ -104,7 +104,7 @@ func (e export) device() string {
 	return e.server + ":" + e.path
 }
 
-// exportOfDevice undoes device; false when it is no export.
+// exportOfDevice returns the export with that device name; false if it is none.
 func exportOfDevice(device string) (export, bool) {
 	server, path, ok := strings.Cut(device, ":/")
 	if !ok {
