@@ -26,7 +26,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 type options struct {
 	name    string // of the process
 	dir     string // its own directory
-	shared  string // that of the images
+	shared  string // the directory of the images
 	etcd    string // the members' addresses for clients
 	cluster string // the members' names and addresses for each other
 	client  string // a member's address for clients
@@ -36,13 +36,13 @@ type options struct {
 	tick    time.Duration
 }
 
-// role is something that this program can be.
+// role is one of the kinds of process that this program can run as.
 type role struct {
 	be    func(context.Context, options, *output) error
-	needs []string // the flags without which it cannot be
+	needs []string // the required flags
 }
 
-// roles are what this program can run. The one without a name is the demo.
+// roles are the roles of this program by name. The role without a name is the demo.
 var roles = map[string]role{
 	"":           {be: runDemo},
 	"member":     {be: startMember, needs: []string{"name", "dir", "cluster", "client"}},
@@ -52,8 +52,7 @@ var roles = map[string]role{
 	"agent":      {be: startAgent, needs: []string{"name", "dir", "shared", "etcd"}},
 }
 
-// run is the program: it returns the exit code, which is 0 when all went well or a signal ended it, 1 when something did not,
-// and 2 when the arguments are wrong.
+// run is the program. It returns the exit code: 0 after success or a signal, 1 after a failure, 2 for wrong arguments.
 func run(args []string, stdout, stderr io.Writer) int {
 	name := ""
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -81,7 +80,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// parse reads the flags, of which some must be given.
+// parse reads the flags. Those in needs are required.
 func parse(args, needs []string, stderr io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
@@ -157,5 +156,5 @@ func startAgent(ctx context.Context, o options, out *output) error {
 	return errors.Join(err, closeStore())
 }
 
-// runDir is where the tmpfs of a node is, in its namespace.
+// runDir returns the path at which a node has its tmpfs, in its mount namespace.
 func runDir(o options) string { return filepath.Join(o.dir, "run") }

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// output prints what happens, one line for each thing. An event printer writes to it.
+// output prints lines. An event printer writes to it too.
 type output struct {
 	mu sync.Mutex
 	to io.Writer

@@ -15,11 +15,11 @@ import (
 type process struct {
 	name  string
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it, and all that it printed, has come to an end
+	ended chan struct{} // closed when the process has ended and all its output was read
 }
 
-// startProcess starts this program again, in another role. printed is called with each line that it prints. It is in a process group of
-// its own, with what it starts, and is killed when this process dies.
+// startProcess starts this program in another role, in a process group of its own. It calls printed with each line of the process's
+// output. The kernel kills the process if this one dies.
 func startProcess(name string, args []string, printed func(from, line string)) (*process, error) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -41,7 +41,7 @@ func startProcess(name string, args []string, printed func(from, line string)) (
 	return p, nil
 }
 
-// listen hands on what a process prints, and then waits for its end.
+// listen passes the output of a process on, and then waits for its end.
 func (p *process) listen(reader io.ReadCloser, printed func(from, line string)) {
 	defer close(p.ended)
 	defer reader.Close()
@@ -53,7 +53,7 @@ func (p *process) listen(reader io.ReadCloser, printed func(from, line string)) 
 	_ = p.cmd.Wait() // The demo kills processes.
 }
 
-// kill ends a process, and with it all that it started, as a crash does.
+// kill kills a process and all its children, like a crash.
 func (p *process) kill() error {
 	err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.ended
@@ -63,7 +63,7 @@ func (p *process) kill() error {
 	return err
 }
 
-// stop asks a process to end, and returns when it has.
+// stop asks a process to end, and waits for its end.
 func (p *process) stop(ctx context.Context) error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
 	select {

@@ -17,7 +17,7 @@ import (
 func openStore(ctx context.Context, endpoints []string) (s *etcd.Store, closeStore func() error, err error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, Logger: zap.NewNop(),
-		// A member that is dead is to be noticed soon.
+		// The client must notice a dead member soon.
 		DialTimeout: 2 * time.Second, DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: time.Second,
 	})
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // journalName is the file that containers write.
 const journalName = "journal"
 
-// workload stands for the container of a pod: it writes numbered lines to its volume, syncs each, and reports it.
-// It goes on where the one before it ended, whichever pod that was of and on whichever node.
+// workload stands for the container of a pod. It writes numbered lines to its volume, syncs each one and reports it. It continues after
+// the last line of its predecessor, which may have run in another pod on another node.
 type workload struct {
 	pod  string
 	node types.NodeName
@@ -27,8 +27,8 @@ type workload struct {
 	last int // the number of the last line
 }
 
-// startWorkload opens the journal in dir and reads all of it. A line that is missing, doubled or damaged is an error; only
-// an incomplete last line, left by a crash, is cut off: no write of it was acknowledged.
+// startWorkload opens the journal in dir and reads all of it. A missing, repeated or damaged line is an error. A crash may leave an
+// incomplete last line, which was never reported: startWorkload cuts it off.
 func startWorkload(dir, pod string, node types.NodeName) (*workload, error) {
 	file, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *workload) read() error {
 	return err
 }
 
-// run writes a line with each tick until ctx ends, and calls wrote with the number of each when it is on the disk.
+// run writes a line with each tick until ctx ends. It calls wrote with the number of each line that is on the disk.
 func (w *workload) run(ctx context.Context, tick time.Duration, wrote func(int)) error {
 	defer w.file.Close()
 	for ctx.Err() == nil {
@@ -89,7 +89,7 @@ func formatLine(number int, pod string, node types.NodeName) string {
 	return fmt.Sprintf("%08x %s", crc32.ChecksumIEEE([]byte(text)), text)
 }
 
-// checkLine says what is wrong with a line that should have a number.
+// checkLine returns an error unless line is the line with that number.
 func checkLine(line string, number int) error {
 	sum, text, _ := strings.Cut(line, " ")
 	if sum != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(text))) {

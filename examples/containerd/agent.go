@@ -44,14 +44,14 @@ type agent struct {
 	manager *volumemanager.Manager
 	runtime *containerRuntime
 
-	ended   chan struct{}                    // a pod is gone
-	tended  sync.WaitGroup                   // one goroutine for each pod
+	ended   chan struct{}                    // has a token after a pod is gone
+	tended  sync.WaitGroup                   // the goroutines of the pods
 	mu      sync.Mutex                       // guards pods
 	pods    map[types.UID]context.CancelFunc // ends a pod, by its UID
-	counted bool                             // the manager knows every pod that may have been on this node before
+	counted bool                             // the manager has got every pod that may have been on this node before
 }
 
-// newAgent puts an agent together. It mounts nothing, and starts nothing.
+// newAgent returns an agent. It mounts nothing and starts nothing.
 func newAgent(ctx context.Context, o options, log *slog.Logger) (*agent, error) {
 	objects, err := openObjects(ctx, o, log)
 	if err != nil {
@@ -64,7 +64,7 @@ func newAgent(ctx context.Context, o options, log *slog.Logger) (*agent, error) 
 	return a, nil
 }
 
-// openObjects opens the store. An agent that was killed a moment ago may still have it.
+// openObjects opens the store. It waits while an agent that was just killed still has the lock.
 func openObjects(ctx context.Context, o options, log *slog.Logger) (*store.Disk, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -145,7 +145,7 @@ func (a *agent) newPlugins(ctx context.Context, mounter *mount.Mounter, events v
 	)
 }
 
-// featuresOfRunc returns what runc can do. They are empty for one that cannot say so.
+// featuresOfRunc returns the features that runc reports. They are empty for a runc that cannot report them.
 func featuresOfRunc(ctx context.Context) features.Features {
 	var found features.Features
 	if text, err := exec.CommandContext(ctx, "runc", "features").Output(); err == nil {
@@ -163,7 +163,7 @@ func mapsOwners(runc features.Features) bool {
 	return idMap != nil && idMap.Enabled != nil && *idMap.Enabled
 }
 
-// serve runs until ctx ends, or a part fails. What is mounted stays mounted, and containers run on.
+// serve runs the agent until ctx ends or a part of it fails. Mounts stay, and containers continue to run.
 func (a *agent) serve(ctx context.Context, changed <-chan os.Signal) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.claims.Run(ctx) })
@@ -172,7 +172,7 @@ func (a *agent) serve(ctx context.Context, changed <-chan os.Signal) error {
 	return group.Wait()
 }
 
-// runManager runs the manager until ctx ends, and stops it then. The next agent finishes what takes longer than ten seconds.
+// runManager runs the manager until ctx ends, and then stops it. The next agent completes operations that take longer than ten seconds.
 func (a *agent) runManager(ctx context.Context) error {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -188,7 +188,7 @@ func (a *agent) runManager(ctx context.Context) error {
 	return a.manager.Run(running)
 }
 
-// followManifests makes the node what the manifests say, at the start and at each change, until ctx ends.
+// followManifests applies the manifests at the start and at each change, until ctx ends.
 func (a *agent) followManifests(ctx context.Context, changed <-chan os.Signal) {
 	defer a.tended.Wait()
 	for ctx.Err() == nil {
@@ -206,7 +206,7 @@ func (a *agent) followManifests(ctx context.Context, changed <-chan os.Signal) {
 	}
 }
 
-// sync begins what is new in the manifests, and ends pods that are not there any more.
+// sync starts the new pods of the manifests, and ends the pods that are no longer in them.
 func (a *agent) sync(ctx context.Context) error {
 	wanted, err := readManifests(a.options.manifests)
 	if err != nil {
@@ -218,7 +218,7 @@ func (a *agent) sync(ctx context.Context) error {
 		isWanted[object.Object.GetUID()] = true
 	}
 	if applyErr != nil && len(applied) < len(wanted) && !a.counted {
-		return applyErr // A pod that was refused must not end because of that.
+		return applyErr // A running pod whose manifest is refused now must not end because of that.
 	}
 	pods, _, err := store.ListOf[*v1.Pod](ctx, a.objects, metav1.NamespaceAll)
 	if err != nil {
@@ -232,7 +232,7 @@ func (a *agent) sync(ctx context.Context) error {
 		if err := a.runtime.removeStrangers(ctx, pods); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		// All containers on this node belong to pods that the manager knows now. Before this call it takes nothing away.
+		// All containers on this node belong to pods that the manager knows now. Before this call it unmounts nothing of earlier agents.
 		a.manager.PodsComplete()
 		a.counted = true
 		a.log.Info("all pods are known", "pods", len(pods))
@@ -243,7 +243,7 @@ func (a *agent) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// begin adds a pod to the manager, and starts the goroutine that tends it, unless it has one.
+// begin adds a pod to the manager, and starts its goroutine unless it runs already.
 func (a *agent) begin(ctx context.Context, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -259,8 +259,8 @@ func (a *agent) begin(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// endUnwanted ends the pods that no manifest has, and deletes claims and the content of files that no manifest has. The controller
-// keeps a claim until its last pod is gone.
+// endUnwanted ends the pods that no manifest has, and deletes claims, config maps and secrets that no manifest has. The controller keeps
+// a claim until its last pod is gone.
 func (a *agent) endUnwanted(ctx context.Context, pods []*v1.Pod, isWanted map[types.UID]bool) error {
 	a.mu.Lock()
 	for _, pod := range pods {

@@ -23,8 +23,8 @@ import (
 // usersOfAPod is how many users and groups a pod with a user namespace has.
 const usersOfAPod = 1 << 16
 
-// userNamespaces tells the volume manager the user namespaces of pods. An agent for strangers' pods gives each pod a range of its own;
-// this example gives all the same.
+// userNamespaces gives the volume manager the id mappings of pods. This example has one range of ids for all pods. An agent that runs
+// pods of users who do not trust each other must give each pod a range of its own.
 type userNamespaces struct{ firstUser uint32 }
 
 var _ volumemanager.UserNamespaces = userNamespaces{}
@@ -35,8 +35,9 @@ func (n userNamespaces) IDMappings(context.Context, *v1.Pod) (mount.IDMappings, 
 	return mount.IDMappings{UIDs: ranges, GIDs: ranges}, nil
 }
 
-// mountMapped makes the id-mapped mounts of a container in place of runc, which does it from 1.2 on; Debian 12 has 1.1. It returns the
-// mounts with these as their sources. They are read-only already: in a user namespace runc 1.1 cannot make a mount with nosuid read-only.
+// mountMapped makes the id-mapped mounts of a container for a runc before 1.2, which cannot; Debian 12 has 1.1. It returns the
+// container's mounts with these as their sources. Read-only ones are read-only already: in a user namespace, runc 1.1 cannot make a
+// nosuid mount read-only.
 func (r *containerRuntime) mountMapped(ctx context.Context, id string, volumes volumemanager.ContainerVolumes) (volumemanager.ContainerVolumes, error) {
 	mounts := slices.Clone(volumes.Mounts)
 	for i := range mounts {
@@ -56,8 +57,8 @@ func (r *containerRuntime) mountMapped(ctx context.Context, id string, volumes v
 	return volumes, nil
 }
 
-// withOwnRoot gives the root filesystem of a container in a user namespace to root there. It copies what it changes; containerd 2 can mount
-// the layers id-mapped instead.
+// withOwnRoot makes the namespace's root the owner of the root filesystem of a container in a user namespace. It copies every file that
+// it changes. containerd 2 can mount the layers id-mapped instead.
 func (r *containerRuntime) withOwnRoot(pod *v1.Pod) client.NewContainerOpts {
 	return func(ctx context.Context, c *client.Client, container *containers.Container) error {
 		if !hasUserNamespace(pod) {
@@ -85,7 +86,7 @@ func (r *containerRuntime) withOwnRoot(pod *v1.Pod) client.NewContainerOpts {
 	}
 }
 
-// unmount takes away the mounts that were made for a container.
+// unmount removes the mounts that mountMapped made for a container.
 func (r *containerRuntime) unmount(id string) error {
 	dir := filepath.Join(r.mounts, id)
 	entries, err := os.ReadDir(dir)
@@ -98,7 +99,7 @@ func (r *containerRuntime) unmount(id string) error {
 	return errors.Join(err, os.Remove(dir))
 }
 
-// unmountAndRemove unmounts what is mounted at path, and removes the empty directory or file beneath.
+// unmountAndRemove unmounts path, and removes the mount point, an empty directory or file.
 func unmountAndRemove(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// tend keeps a pod running until live ends, and takes it away then. If ctx ends first, with the agent, all stays as it is.
+// tend keeps a pod running until live ends, and then removes it. If the agent ends first, with ctx, the pod stays as it is.
 func (a *agent) tend(ctx, live context.Context, pod *v1.Pod) {
 	a.keep(live, pod)
 	if ctx.Err() != nil {
@@ -26,7 +26,7 @@ func (a *agent) tend(ctx, live context.Context, pod *v1.Pod) {
 	a.log.Info("pod is gone", "pod", store.NameOf(pod))
 	select {
 	case a.ended <- struct{}{}:
-	default: // A change is in the channel already.
+	default: // The channel has a token already.
 	}
 }
 
@@ -60,7 +60,7 @@ func (a *agent) retry(ctx context.Context, pod *v1.Pod, step func() error) {
 	}
 }
 
-// runInit returns when an init container has ended well, also one that did before this agent started.
+// runInit returns nil when an init container has succeeded, also if it did so before this agent started.
 func (a *agent) runInit(ctx context.Context, pod *v1.Pod, c *v1.Container) error {
 	code, err := a.await(ctx, pod, c)
 	if err != nil || code == 0 {
@@ -69,8 +69,7 @@ func (a *agent) runInit(ctx context.Context, pod *v1.Pod, c *v1.Container) error
 	return errors.Join(fmt.Errorf("init container %q has ended with %d", c.Name, code), a.runtime.remove(ctx, containerID(pod, c)))
 }
 
-// runContainer returns nil when a container has ended that is not to be started again. Otherwise its error says why it is to be started
-// again.
+// runContainer returns when a container has ended: nil if it must not be restarted, otherwise an error that says why it must.
 func (a *agent) runContainer(ctx context.Context, pod *v1.Pod, c *v1.Container) error {
 	code, err := a.await(ctx, pod, c)
 	if err != nil {
@@ -109,8 +108,8 @@ func (a *agent) await(ctx context.Context, pod *v1.Pod, c *v1.Container) (uint32
 	return a.runtime.wait(ctx, task)
 }
 
-// remove ends a pod. RemovePod is the promise that no process of the pod is alive. The pod's object is deleted last: until then the next
-// agent knows that there is something to take away, and its claims are protected.
+// remove ends a pod. RemovePod is the promise that no process of the pod is alive. It deletes the pod's object last: until then the
+// object protects the pod's claims, and the next agent knows that it must clean up.
 func (a *agent) remove(ctx context.Context, pod *v1.Pod) error {
 	grace := 30 * time.Second
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {

@@ -22,18 +22,18 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// containerRuntime asks containerd for containers. What containerd has is the only record of them: an agent that starts reads it.
+// containerRuntime runs containers with containerd. containerd has the only record of them, which a new agent reads.
 type containerRuntime struct {
 	client     *client.Client
 	mounter    *mount.Mounter
 	namespace  string
-	logs       string // the directory of what containers print
-	mounts     string // the directory of mounts that are made for containers, see idmap.go
+	logs       string // the directory of the output of containers
+	mounts     string // the directory of the mounts that mountMapped makes
 	firstUser  uint32
 	mapsOwners bool // runc makes id-mapped mounts itself
 }
 
-// newRuntime connects with containerd, also later if it does not run yet.
+// newRuntime returns a client of containerd. It connects later if containerd does not run yet.
 func newRuntime(o options, mounter *mount.Mounter) (*containerRuntime, error) {
 	r := &containerRuntime{
 		mounter:   mounter,
@@ -47,16 +47,16 @@ func newRuntime(o options, mounter *mount.Mounter) (*containerRuntime, error) {
 // containerID is a container's name in containerd, which allows 76 characters.
 func containerID(pod *v1.Pod, c *v1.Container) string { return string(pod.UID) + "-" + c.Name }
 
-// containerStart is what a container is started with.
+// containerStart has what a container needs to start.
 type containerStart struct {
 	pod       *v1.Pod
 	container *v1.Container
 	volumes   volumemanager.ContainerVolumes
-	groups    []int64 // that the volumes ask for
+	groups    []int64 // the supplemental groups that the volumes need
 }
 
-// find returns the task of a container, which runs or has ended. It is nil if the container must be started. A task that an agent has
-// created and not started is started here, so that no container starts twice.
+// find returns the task of a container, which runs or has ended. It is nil if the container must be started. If a killed agent created
+// a task and did not start it, find starts that task. So no container starts twice.
 func (r *containerRuntime) find(ctx context.Context, id string) (client.Task, error) {
 	container, err := r.client.LoadContainer(ctx, id)
 	if errdefs.IsNotFound(err) {
@@ -77,10 +77,10 @@ func (r *containerRuntime) find(ctx context.Context, id string) (client.Task, er
 	return task, r.failed(id, err)
 }
 
-// start starts a container that containerd has no task of.
+// start starts a container without a task in containerd.
 func (r *containerRuntime) start(ctx context.Context, s containerStart) (client.Task, error) {
 	id := containerID(s.pod, s.container)
-	if err := r.remove(ctx, id); err != nil { // what an agent has begun that was killed
+	if err := r.remove(ctx, id); err != nil { // a killed agent may have left a part of it
 		return nil, err
 	}
 	container, err := r.create(ctx, s)
@@ -115,13 +115,13 @@ func (r *containerRuntime) stop(ctx context.Context, id string, grace time.Durat
 		bounded, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
 		if err := task.Kill(ctx, syscall.SIGTERM); err == nil {
-			_, _ = r.wait(bounded, task) // remove looks itself whether it has ended
+			_, _ = r.wait(bounded, task) // remove checks whether the container has ended
 		}
 	}
 	return r.remove(ctx, id)
 }
 
-// remove removes all that is left of a container. It returns nil only if no process of it is alive.
+// remove removes a container. It returns nil only if no process of the container is alive.
 func (r *containerRuntime) remove(ctx context.Context, id string) error {
 	container, err := r.client.LoadContainer(ctx, id)
 	if err != nil && !errdefs.IsNotFound(err) {
@@ -151,7 +151,7 @@ func (r *containerRuntime) remove(ctx context.Context, id string) error {
 	return r.unmount(id)
 }
 
-// killLeft kills the processes in a container's cgroup, and fails as long as one is there.
+// killLeft kills the processes in a container's cgroup. It fails as long as one of them exists.
 func (r *containerRuntime) killLeft(id string) error {
 	left, err := processesIn("/" + r.namespace + "/" + id)
 	for _, pid := range left {
@@ -163,7 +163,7 @@ func (r *containerRuntime) killLeft(id string) error {
 	return nil
 }
 
-// processesIn returns the processes of a cgroup, which is the last part of a path in /proc/PID/cgroup.
+// processesIn returns the processes of a cgroup. Its name is the last element of the path in /proc/PID/cgroup.
 func processesIn(cgroup string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	var found []int
@@ -183,8 +183,7 @@ func processesIn(cgroup string) ([]int, error) {
 	return found, err
 }
 
-// removeStrangers removes the containers of pods that are not among pods, so that no process has the volumes that the manager then
-// takes away.
+// removeStrangers removes the containers of all other pods. After that the manager may unmount their volumes: no process uses them.
 func (r *containerRuntime) removeStrangers(ctx context.Context, pods []*v1.Pod) error {
 	known := make(map[string]bool)
 	for _, pod := range pods {
@@ -204,7 +203,7 @@ func (r *containerRuntime) removeStrangers(ctx context.Context, pods []*v1.Pod) 
 	return err
 }
 
-// failed names what an error of containerd is about.
+// failed adds the container to an error of containerd.
 func (r *containerRuntime) failed(id string, err error) error {
 	switch {
 	case err == nil:

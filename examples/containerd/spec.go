@@ -42,7 +42,7 @@ func (r *containerRuntime) create(ctx context.Context, s containerStart) (client
 	return r.client.NewContainer(ctx, id, client.WithImage(image), client.WithNewSnapshot(id, image), r.withOwnRoot(s.pod), client.WithNewSpec(spec...))
 }
 
-// withProcess sets what a container runs: what the pod says, or else the image.
+// withProcess sets the command of a container: that of the pod, or else that of the image.
 func withProcess(entrypoint, cmd []string, s containerStart) oci.SpecOpts {
 	c := s.container
 	switch {
@@ -103,7 +103,7 @@ func setUser(spec *oci.Spec, user, group *int64) {
 	}
 }
 
-// withVolumes gives a container its volumes. The structs of the manager are those of the specification, field by field.
+// withVolumes adds the volumes to the specification of a container. The manager's structs have the same fields as the specification's.
 func withVolumes(volumes volumemanager.OCIVolumes) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		for _, m := range volumes.Mounts {
@@ -112,7 +112,7 @@ func withVolumes(volumes volumemanager.OCIVolumes) oci.SpecOpts {
 				UIDMappings: idMappings(m.UIDMappings), GIDMappings: idMappings(m.GIDMappings),
 			})
 			if m.Options[1] == "rshared" {
-				// What the container mounts there reaches the host only if its root does not keep it back.
+				// Mounts of the container reach the host only if its root mount is shared.
 				spec.Linux.RootfsPropagation = "rshared"
 			}
 		}

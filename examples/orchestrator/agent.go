@@ -38,23 +38,23 @@ type agent struct {
 
 // newAgent puts an agent together. It mounts nothing and starts nothing.
 func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
-	// Records that cannot be used, and the like: what no pod or volume can be told of by an event.
+	// It logs what no event of a pod or volume can report, such as damaged records.
 	logger := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	plugins, mounter, err := newPlugins(ctx, o, out, logger)
 	if err != nil {
 		return nil, err
 	}
 	a := &agent{options: o, out: out, history: inspect.NewHistory(inspect.HistoryOptions{})}
-	// What the controller decides (which claim has which volume) must survive the agent.
+	// The controller's decisions, such as which claim has which volume, must survive the agent.
 	if a.database, err = openDatabase(ctx, filepath.Join(o.root, "objects")); err != nil {
 		return nil, err
 	}
 	backoff := operationexecutor.Backoff{Initial: o.retry}
 	events := operationexecutor.NewEventPrinter(out)
-	// It makes the storage larger behind claims that ask for more.
+	// It expands the volumes of claims that request more.
 	a.sizes = expand.New(plugins, a.database, expand.Options{Events: events, Logger: logger, Backoff: backoff})
-	// With these directories a manager that starts after a crash knows every mount, device and attachment that the earlier
-	// one has made or was about to make.
+	// With these directories, a manager that starts after a crash knows every mount, device and attachment that its predecessor
+	// made or was about to make.
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store: a.database, RuntimeDir: filepath.Join(o.run, "volumes"), StateDir: filepath.Join(o.root, "attachments"),
 		Mounter: mounter, DeviceUse: loop.DeviceUse{}, Loops: loop.New(loop.Options{}), Recorder: events, Logger: logger,
@@ -64,8 +64,8 @@ func newAgent(ctx context.Context, o options, out *output) (*agent, error) {
 		a.database.close()
 		return nil, err
 	}
-	// It binds claims to volumes, has volumes made for claims that find none, and deletes those whose claims are gone, once the
-	// manager has nothing of them mounted any more.
+	// It binds claims to volumes, provisions volumes for claims that find none, and deletes the volumes of deleted claims as soon as
+	// the manager has unmounted them.
 	a.claims = persistentvolume.New(plugins, a.database, persistentvolume.Options{
 		NodeName: types.NodeName(o.node), Mounts: a.manager, Events: events, InitialBackoff: o.retry,
 	})
@@ -88,11 +88,11 @@ func newPlugins(ctx context.Context, o options, out *output, logger *slog.Logger
 	return plugins, mounter, err
 }
 
-// stopTimeout is how long an agent that ends goes on with what it is taking away.
+// stopTimeout is how long a stopping agent waits for its running operations.
 const stopTimeout = 10 * time.Second
 
-// runManager runs the manager until ctx ends, and stops it then. What is being taken away when its time is over is left for the
-// next agent.
+// runManager runs the manager until ctx ends, and then stops it. The next agent completes operations that take longer than
+// stopTimeout.
 func (a *agent) runManager(ctx context.Context) error {
 	running := context.WithoutCancel(ctx)
 	ended := make(chan error, 1)
@@ -110,8 +110,8 @@ func (a *agent) runManager(ctx context.Context) error {
 	return <-ended
 }
 
-// start runs the controllers and the manager until the context that it returns ends: with ctx, when one of them fails, or
-// when the database can write no more. ended waits for them and returns why.
+// start runs the controllers and the manager until the returned context ends: with ctx, when one of them fails, or when the database
+// can write no more. ended waits for them and returns the reason.
 func (a *agent) start(ctx context.Context) (running context.Context, ended func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var parts sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// awaitReady waits until the volumes of pods that were added are there, and then starts their containers.
+// awaitReady waits until the volumes of the added pods are ready, and then starts the containers.
 func (a *agent) awaitReady(ctx context.Context, pods []*v1.Pod) error {
 	for _, pod := range pods {
 		err := a.patiently(ctx, func(ctx context.Context) error { return a.manager.WaitForAttachAndMount(ctx, pod) })
@@ -28,16 +28,16 @@ func (a *agent) awaitReady(ctx context.Context, pods []*v1.Pod) error {
 	return nil
 }
 
-// startContainers prepares what each container of a pod is started with. That it was done before, by an agent that was
-// killed perhaps, makes no difference: the answer is the same.
+// startContainers prepares the mounts and devices of each container of a pod. It may be called again, also after the agent was killed:
+// the result is the same.
 func (a *agent) startContainers(ctx context.Context, pod *v1.Pod) error {
 	for _, name := range containersOf(pod) {
 		volumes, err := a.manager.ContainerMounts(ctx, pod, name)
 		if err != nil {
 			return err
 		}
-		// Here a runtime would start the container, if it does not run yet. docs/embedding.md tells how these become the mounts
-		// and devices of OCI, and of CRI.
+		// Here a runtime would start the container unless it runs already. docs/embedding.md shows how to convert these mounts and
+		// devices to those of OCI and CRI.
 		for _, m := range volumes.Mounts {
 			a.out.say("  %s: %s is %s, read-only: %t", name, m.Target, m.Source, m.ReadOnly)
 		}
@@ -48,13 +48,13 @@ func (a *agent) startContainers(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// remove ends a pod whose volumes are to go.
+// remove ends a pod, and begins the removal of its volumes.
 func (a *agent) remove(ctx context.Context, pod *v1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, a.options.patience)
 	defer cancel()
 	for _, name := range containersOf(pod) {
-		// Here the runtime would stop the container. When that has ended for good, what was prepared for it alone goes. What
-		// cannot go yet does when the pod's volumes do.
+		// Here the runtime would stop the container. After it has ended for good, the manager removes the mounts of this container.
+		// If it cannot yet, it does so with the pod's volumes.
 		if err := a.manager.ReleaseContainer(ctx, pod.UID, name); err != nil {
 			a.out.say("error: %v", err)
 		}
@@ -72,8 +72,8 @@ func containersOf(pod *v1.Pod) []string {
 	return names
 }
 
-// awaitGone waits until nothing is left of pods that were removed, and then takes them from the database: an agent that
-// is killed before knows after its restart that they were there.
+// awaitGone waits until nothing is left of the removed pods, and then deletes them from the database. If the agent is killed before,
+// the next one still finds them there.
 func (a *agent) awaitGone(ctx context.Context, pods []*v1.Pod) error {
 	for _, pod := range pods {
 		err := a.patiently(ctx, func(ctx context.Context) error { return a.manager.WaitForUnmount(ctx, pod) })
@@ -88,8 +88,8 @@ func (a *agent) awaitGone(ctx context.Context, pods []*v1.Pod) error {
 	return nil
 }
 
-// patiently waits for something, and says when the patience is at an end why it is not there; again when there is another
-// reason. It returns only when it is, or when nothing more can come of it.
+// patiently calls wait until it succeeds or cannot succeed any more. If one call takes longer than options.patience, it prints the
+// reason, and again if the reason changes.
 func (a *agent) patiently(ctx context.Context, wait func(context.Context) error) error {
 	said := ""
 	for {
@@ -109,7 +109,7 @@ func (a *agent) patiently(ctx context.Context, wait func(context.Context) error)
 	}
 }
 
-// reasonsOf returns what keeps volumes waiting, without what changes with every try.
+// reasonsOf returns why volumes are not ready, without the parts that change with every try.
 func reasonsOf(notReady *volume.NotReadyError) string {
 	var reasons []string
 	for _, v := range notReady.Volumes {

@@ -11,8 +11,8 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// requestMore writes that a claim asks for more than before: the one thing that can be changed of what is there. The controller of
-// sizes sees it, and makes the storage larger; the filesystem on it is the volume manager's, which does that by itself.
+// requestMore writes the larger request of an existing claim. Nothing else of an existing object can change. The expand controller sees
+// the request and expands the volume. Then the volume manager expands the filesystem.
 func (a *agent) requestMore(ctx context.Context, there, wanted runtime.Object) error {
 	claim, ok := there.(*v1.PersistentVolumeClaim)
 	if !ok {
@@ -28,8 +28,8 @@ func (a *agent) requestMore(ctx context.Context, there, wanted runtime.Object) e
 	return err
 }
 
-// awaitSizes waits until the storage of each claim is as large as the claim asks for. What keeps one from that, for longer than the
-// patience lasts, is the error.
+// awaitSizes waits until each claim has the size that it requests. If that takes longer than options.patience, the error says what
+// prevents it.
 func (a *agent) awaitSizes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.options.patience)
 	defer cancel()
@@ -47,7 +47,8 @@ func (a *agent) awaitSizes(ctx context.Context) error {
 	return err
 }
 
-// isTooSmall reports whether the storage of a claim is to be made larger. When a node has the rest to do, the status says so.
+// isTooSmall reports whether the volume of a claim must still be expanded by the controller. If only the node's part is left, the
+// claim's status says so, and isTooSmall returns false.
 func isTooSmall(claim *v1.PersistentVolumeClaim) bool {
 	if claim.Status.Phase != v1.ClaimBound || claim.DeletionTimestamp != nil {
 		return false

@@ -29,8 +29,8 @@ import (
 // nodeName is the name of the only node.
 const nodeName types.NodeName = "quickstart"
 
-// The directories under the root: those of the manager's records, of which a real agent has the first on a tmpfs such as /run, and
-// that of what containers see.
+// The directories under the root. runtimeDir and stateDir have the manager's records; a real agent has runtimeDir on a tmpfs such as
+// /run. containersDir has the files that containers see.
 const (
 	runtimeDir    = "run"
 	stateDir      = "state"
@@ -81,7 +81,7 @@ func newAgent(ctx context.Context, root sandbox.Root, out *show.Output) (*agent,
 	}
 	a.manager, err = volumemanager.New(plugins, volumemanager.Options{
 		Store:      a.store,
-		Mounter:    mounter, // what plugins say that they have mounted is compared with the kernel's table
+		Mounter:    mounter, // the manager compares what plugins report with the kernel's mount table
 		DeviceUse:  loop.DeviceUse{},
 		Observer:   operationexecutor.Observers{a.progress, a.history},
 		RuntimeDir: root.Dir(runtimeDir),
@@ -91,7 +91,7 @@ func newAgent(ctx context.Context, root sandbox.Root, out *show.Output) (*agent,
 		return nil, err
 	}
 	a.progress.Status = a.manager.Status
-	// What the manager has mounted is not deleted, also when the pod's object is gone before its mounts are.
+	// The controller does not delete a volume that the manager has mounted, even if the pod's object is gone already.
 	a.claims = persistentvolume.New(plugins, a.store, persistentvolume.Options{
 		NodeName: nodeName, Mounts: a.manager, Events: a.progress,
 	})
@@ -105,8 +105,8 @@ func (a *agent) start(ctx context.Context) {
 	a.running.Go(func() { a.errs[1] = a.manager.Run(ctx) })
 }
 
-// stop ends both, waits for them, and removes what the manager marks its records with. What is mounted then
-// would stay mounted.
+// stop ends both and waits for them. Then it removes the mark "known" of each record directory, so that nothing is left of the run. It
+// unmounts no volume.
 func (a *agent) stop(ctx context.Context) error {
 	a.ended()
 	a.running.Wait()
@@ -149,13 +149,13 @@ func (a *agent) setUp(ctx context.Context, timeout time.Duration) ([]show.Row, e
 		errs = append(errs, a.manager.WaitForAttachAndMount(ctx, pod))
 	}
 	if err := show.Join(errs...); err != nil {
-		return nil, err // it says of each volume why it is not ready, of a claim that waits too
+		return nil, err // the error says why each volume or claim is not ready
 	}
 	return a.describe(ctx, begun), nil
 }
 
-// tearDown takes the pods from the manager, which promises that no process of theirs is alive, and waits until their
-// volumes are gone, or timeout has passed.
+// tearDown removes the pods from the manager, and waits until their volumes are gone, or timeout has passed. The removal promises that
+// no process of the pods is alive.
 func (a *agent) tearDown(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -18,17 +18,17 @@ type options struct {
 	timeout   time.Duration  // how long the pods may take to become ready, and to go
 	documents show.Documents // JSON lines on standard output
 	keep      bool           // wait for a signal before the pods are removed
-	http      string         // the address on which a page shows where every volume stands; empty means none
+	http      string         // the address of a page with the phase of every volume; empty means none
 }
 
 // defaultTimeout is how long pods may take; ordinary ones take less than a second.
 const defaultTimeout = time.Minute
 
-// parseOptions reads the flags. It returns flag.ErrHelp when help was asked for, and otherwise an [show.InputError].
+// parseOptions reads the flags. The error is flag.ErrHelp if the user asked for help, and otherwise a [show.InputError].
 func parseOptions(args []string, usage io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // what is wrong is told once
+	flags.SetOutput(io.Discard) // the caller prints the error, once
 	flags.StringVar(&o.file, "f", "", "`FILE` with the manifests, YAML or JSON; \"-\" reads standard input (default: the built-in ones)")
 	flags.StringVar(&o.root, "root", "", "`DIR` under which everything is made; new or empty (default: a fresh one)")
 	flags.DurationVar(&o.timeout, "timeout", defaultTimeout, "how long the pods may take to become ready, and to go")
