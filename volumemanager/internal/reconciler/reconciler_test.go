@@ -187,3 +187,41 @@ func TestAVolumeThatCannotBeForgottenIsNotDetachedAgainAtOnce(t *testing.T) {
 		assert.Empty(t, r.failures.forgetting)
 	})
 }
+
+// pathTaken is an actual state in which another volume is set up at each path of a pod.
+type pathTaken struct {
+	ActualState
+	by v1.UniqueVolumeName
+}
+
+func (p pathTaken) VolumesOfPodNamed(volume.UniquePodName, string, string) []v1.UniqueVolumeName {
+	return []v1.UniqueVolumeName{p.by}
+}
+
+// endings reads, at each end of an operation of a pod, whether the pod still has an operation.
+type endings struct {
+	nothing
+	r    *Reconciler
+	busy []bool
+}
+
+func (e *endings) Ended(pod volume.UniquePodName) {
+	e.busy = append(e.busy, len(e.r.VolumesOfOperations(pod)) > 0)
+}
+
+// TestASetUpThatWaitsForItsPathEndsLikeOthers: another operation of the pod may have ended while the set-up was entered. Its end saw
+// the pod busy and left what it is for to the set-up.
+func TestASetUpThatWaitsForItsPathEndsLikeOthers(t *testing.T) {
+	const name, other = v1.UniqueVolumeName("example.com/plugin/new"), v1.UniqueVolumeName("example.com/plugin/old")
+	r, _, actual := newTestReconciler(t, testPods{use: map[podvolume.Key]bool{{Volume: name, Pod: "web"}: true}})
+	ends := &endings{r: r}
+	r.Cleaner, r.Actual = ends, pathTaken{ActualState: actual, by: other}
+	spec := volume.NewSpecFromVolume(&v1.Volume{Name: "data"})
+	v := &view{name: name, wanted: []operationexecutor.VolumeToMount{{PodName: "web", PluginName: "example.com/plugin", VolumeSpec: spec}}}
+	assert.Nil(t, r.enter(v, action{verb: verbMount, pod: "web"}))
+	assert.Equal(t, []bool{false}, ends.busy, "the pod's waiters look again, and find it without an operation")
+	why, _ := r.Failure(podvolume.Key{Volume: name, Pod: "web"})
+	require.ErrorIs(t, why.Err, volume.ErrInUse)
+	r.queueWaitingForPath("web")
+	assert.True(t, takeMarks(r, name), "it is planned when the other volume has gone")
+}
