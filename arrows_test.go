@@ -72,7 +72,7 @@ var arrows = map[string][]string{
 
 	vm + "podvolume":   {"volume"},
 	vm + "keylock":     nil,
-	vm + "rootlock":    {vm + "keylock", "volume", "internal/record"},
+	vm + "rootlock":    {vm + "keylock", "volume", "internal/abandonable", "internal/outcome", "internal/record"},
 	vm + "sentinel":    {"volume", "mount", "mount/loop", "mount/safepath"},
 	vm + "changes":     {"volume", "internal/workqueue"},
 	vm + "mounter":     {"volume"},

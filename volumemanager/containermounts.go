@@ -172,6 +172,9 @@ func (a *containerRequest) podName() volume.UniquePodName {
 
 func (a *containerRequest) answer(ctx context.Context) (ContainerVolumes, error) {
 	var volumes ContainerVolumes
+	if err := a.manager.root.Check(ctx); err != nil {
+		return volumes, err
+	}
 	if err := a.readRows(); err != nil {
 		return volumes, err
 	}

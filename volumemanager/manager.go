@@ -41,6 +41,10 @@ var (
 	// ErrNotRecorded matches the error of an operation that did not begin because its intent could not be recorded: the
 	// directory of records is full, is read-only or fails. Teardowns run all the same.
 	ErrNotRecorded = journal.ErrNotRecorded
+	// ErrRootReplaced matches the error of an operation, or of [Manager.ContainerMounts], if another directory than the one that
+	// Run has locked, or none, is at the path of the root: it was moved or removed, or a mount hides it. Nothing is set up or torn
+	// down then. When the directory is at its path again, all goes on by itself.
+	ErrRootReplaced = rootlock.ErrReplaced
 )
 
 // Manager makes the volumes of pods available on one node. Make it with [New] and start it with Run. All methods may be
@@ -115,7 +119,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 	m.expansion = expansion.New(expansion.Options{Plugins: plugins, Desired: m.desired, Actual: m.actual.ActualStateOfWorld, Retry: func(names []v1.UniqueVolumeName) { m.reconciler.RetryAll(names) }})
 	m.nodeStatus = m.newNodeStatus()
 	m.idMapper = o.idMapper(binder)
-	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir())
+	m.subpaths = containers.NewSubpaths(binder, plugins.Host().GetPodsDir(), m.root.Check)
 	m.recovery = recovery.New(m.recoveryOptions())
 	m.populator = populator.New(m.populatorOptions())
 	m.reconciler = m.newReconciler()
@@ -126,7 +130,7 @@ func New(plugins *volume.VolumePluginMgr, o Options) (*Manager, error) {
 
 func (m *Manager) watchOptions() mountwatch.Options {
 	return mountwatch.Options{
-		Mounter: m.options.Mounter, Host: m.plugins.Host(), Logger: m.options.Logger, Health: m.health,
+		Mounter: m.options.Mounter, Host: m.plugins.Host(), CheckRoot: m.root.Check, Logger: m.options.Logger, Health: m.health,
 		FilesystemCheckInterval: m.options.FilesystemCheckInterval, HungUnmount: mountwatch.HungUnmount(m.options.HungUnmount), Records: m.options.RuntimeDir != "",
 		Orphans: m.orphans, Hung: m.Hung, MarkUncertain: m.actual.markUncertain, Plan: func(h podvolume.Key) { m.reconciler.Add(h) }, Retry: func(h podvolume.Key) { m.reconciler.Retry(h) },
 		Probe: m.stats.Probe, Released: func(h podvolume.Key) { m.changes.Notify(h.Pod) },
@@ -235,7 +239,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // begin locks the root and reads the records of an earlier manager.
 func (m *Manager) begin(ctx context.Context) error {
-	if err := m.root.Take(); err != nil {
+	if err := m.root.Take(ctx); err != nil {
 		return err
 	}
 	if err := m.recovery.Read(ctx); err != nil {
@@ -348,6 +352,9 @@ func (m *Manager) resync(ctx context.Context) {
 		retry.Pause(ctx, m.options.Resync-time.Duration(tenth)+time.Duration(rand.Int64N(2*tenth+1)))
 		if ctx.Err() != nil {
 			return
+		}
+		if err := m.root.Check(ctx); err != nil && ctx.Err() == nil {
+			m.options.Logger.Error("nothing is done to volumes", "error", err)
 		}
 		m.reconciler.AddAll(m.view.allVolumes())
 		m.populator.Recheck()

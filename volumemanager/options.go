@@ -231,12 +231,12 @@ func (o Options) withRecords(host volume.VolumeHost) Options {
 	return o
 }
 
-// newRootLock returns the lock of the directory above all volumes. It locks nothing if that directory also holds records,
-// because those are locked in any case. It makes a missing directory, unless the mounter is a fake.
+// newRootLock returns the lock of the directory above all volumes. If that directory also holds records, their lock locks it. The
+// lock makes a missing directory, unless the mounter is a fake.
 func newRootLock(host volume.VolumeHost, o Options) *rootlock.Lock {
 	root := filepath.Dir(filepath.Clean(host.GetPodsDir()))
 	if root == filepath.Clean(o.RuntimeDir) || root == filepath.Clean(o.StateDir) {
-		return &rootlock.Lock{}
+		return &rootlock.Lock{Path: root, HasRecords: true}
 	}
 	return &rootlock.Lock{Path: root, Make: mountwatch.IsKernel(o.Mounter) || o.Mounter == nil}
 }

@@ -90,8 +90,9 @@ func (n *nodeView) addFound(status *NodeStatus) {
 func (m *Manager) orphanOptions() orphans.Options {
 	o := orphans.Options{
 		Plugins: m.plugins, Logger: m.options.Logger, Mounter: m.options.Mounter, BlockMapper: m.options.BlockMapper, Loops: m.options.Loops,
-		Lookup:  func(ctx context.Context, path string) (mount.MountPoint, error) { return m.watch.Lookup(ctx, path) },
-		IsMount: func(path string) bool { return m.watch.IsMount(path) }, IsBusy: func(path string) bool { return m.watch.IsBusy(path) },
+		CheckRoot: m.root.Check,
+		Lookup:    func(ctx context.Context, path string) (mount.MountPoint, error) { return m.watch.Lookup(ctx, path) },
+		IsMount:   func(path string) bool { return m.watch.IsMount(path) }, IsBusy: func(path string) bool { return m.watch.IsBusy(path) },
 		IsKnown:    func(pod volume.UniquePodName) bool { return m.populator.IsKnown(pod) },
 		HasVolumes: func(pod volume.UniquePodName) bool { return len(m.actual.GetVolumeNamesForPod(pod)) > 0 },
 		Notify:     m.changes.Notify, InUseChanged: func() { m.nodeStatus.Recheck() },

@@ -3,7 +3,6 @@ package record
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -163,7 +162,7 @@ func MakeDir(path string, o Options) error {
 // Lock locks the directory at an absolute path, which must be there, against any other Lock or [Open] of it until it is
 // closed. Nothing is written. One that is locked is an error that matches [ErrLocked], and on a platform without such locks
 // the error matches [ErrUnsupported].
-func Lock(path string) (io.Closer, error) {
+func Lock(path string) (*os.File, error) {
 	directory, err := openDirectory(path)
 	if err != nil {
 		return nil, err

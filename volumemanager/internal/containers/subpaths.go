@@ -25,6 +25,8 @@ import (
 type Subpaths struct {
 	binder  *safepath.Subpaths
 	podsDir string
+	// checkRoot returns an error if the directory above all pods is not the manager's any more.
+	checkRoot func(ctx context.Context) error
 	// locks serializes the work on the sub-paths of one volume of one pod.
 	locks keylock.Locks[subpathKey]
 
@@ -58,10 +60,11 @@ type subpathKey struct {
 
 var _ operationexecutor.Subpaths = (*Subpaths)(nil)
 
-// NewSubpaths returns the sub-paths of the pods below podsDir. It starts nothing.
-func NewSubpaths(mounter mount.Interface, podsDir string) *Subpaths {
+// NewSubpaths returns the sub-paths of the pods below podsDir. If checkRoot returns an error, nothing is bound there or removed.
+// It starts nothing.
+func NewSubpaths(mounter mount.Interface, podsDir string, checkRoot func(ctx context.Context) error) *Subpaths {
 	return &Subpaths{
-		binder: safepath.NewSubpaths(mounter, safepath.SubpathsOptions{}), podsDir: podsDir,
+		binder: safepath.NewSubpaths(mounter, safepath.SubpathsOptions{}), podsDir: podsDir, checkRoot: checkRoot,
 		preparing: make(map[subpathKey]context.CancelCauseFunc),
 	}
 }
@@ -142,6 +145,9 @@ func (s *Subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, pluginNa
 	if _, err := os.Lstat(filepath.Join(dir, safepath.SubpathsDir)); errors.Is(err, os.ErrNotExist) {
 		return nil // as it is for most pods: this is cheaper
 	}
+	if err := s.checkRoot(ctx); err != nil {
+		return volume.Transient(err)
+	}
 	// An older manager has bound them below the inner name alone.
 	var errs []error
 	for _, name := range []string{key.volume, innerVolumeSpecName} {
@@ -152,6 +158,9 @@ func (s *Subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, pluginNa
 
 // Release takes off the sub-paths of one container, of all volumes.
 func (s *Subpaths) Release(ctx context.Context, uid types.UID, container string) error {
+	if err := s.checkRoot(ctx); err != nil {
+		return err
+	}
 	volumes, err := s.binder.Volumes(ctx, s.PodDir(uid))
 	if err != nil {
 		return sentinel.OfPath(err)

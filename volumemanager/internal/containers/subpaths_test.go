@@ -12,7 +12,7 @@ import (
 
 // TestALockThatIsNotGivenBackEndsWithTheContext, for those who prepare, release and take away.
 func TestALockThatIsNotGivenBackEndsWithTheContext(t *testing.T) {
-	s := NewSubpaths(nil, t.TempDir())
+	s := NewSubpaths(nil, t.TempDir(), func(context.Context) error { return nil })
 	release, _ := s.locks.Take(nil, subpathKey{"uid", SubpathName("example.com/disk", "data")})
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -100,7 +100,7 @@ var ErrNotRecorded = errors.New("the intent could not be recorded")
 // Intend implements operationexecutor.Journal. If the record cannot be written, the earlier one stays. The operation then
 // begins only if the disk has its intent already, or if it is a teardown.
 func (j *Journal) Intend(ctx context.Context, intent operationexecutor.Intent) error {
-	if err := j.options.Root.Take(); err != nil {
+	if err := j.options.Root.Take(ctx); err != nil {
 		return err
 	}
 	e, next, release, err := j.begin(ctx, intent)

@@ -64,7 +64,7 @@ func (g guard) Intend(ctx context.Context, intent operationexecutor.Intent) erro
 
 func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) error {
 	if g.inner == nil {
-		return nil
+		return g.options.CheckRoot(ctx) // The journal on disk checks it, too.
 	}
 	return g.inner.Intend(ctx, intent)
 }

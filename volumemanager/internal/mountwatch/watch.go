@@ -50,6 +50,8 @@ type Options struct {
 	Mounter operationexecutor.MountPoints
 	// Host has the paths of volumes.
 	Host volume.VolumeHost
+	// CheckRoot returns an error if the directory above all volumes is not the manager's any more.
+	CheckRoot func(ctx context.Context) error
 	// Logger logs failures.
 	Logger *slog.Logger
 	// Health gets the conditions of volumes.

@@ -31,6 +31,8 @@ type Options struct {
 	Records Records
 	// Table looks mounts up; nil: they are not looked at.
 	Table Table
+	// CheckRoot returns an error if the directory above all volumes is not the manager's any more. Nothing is removed then.
+	CheckRoot func(ctx context.Context) error
 	// Lookup returns the uppermost mount at a path, in a bounded time.
 	Lookup func(ctx context.Context, path string) (mount.MountPoint, error)
 	// IsMount reports whether a mount of a volume is at a path, IsBusy whether an operation is about to change it.

@@ -84,7 +84,7 @@ func (l *List) RemoveEmptyPods(ctx context.Context, orphans, rest []Orphan) []Or
 		}
 		told[o.PodUID] = true
 		dir := filepath.Join(l.options.Plugins.Host().GetPodsDir(), string(o.PodUID))
-		if ctx.Err() != nil || l.options.IsKnown(volume.UniquePodName(o.PodUID)) || l.options.Records.IsRecorded(dir) {
+		if ctx.Err() != nil || l.options.CheckRoot(ctx) != nil || l.options.IsKnown(volume.UniquePodName(o.PodUID)) || l.options.Records.IsRecorded(dir) {
 			continue
 		}
 		l.removeEmptyPod(o.PodUID)
@@ -147,6 +147,9 @@ func (l *List) ForgetPod(uid types.UID) {
 
 // RemoveEmptyPodDirs removes the remaining directories of a pod without known volumes.
 func (l *List) RemoveEmptyPodDirs(uid types.UID) {
+	if l.options.CheckRoot(context.Background()) != nil { //nolint:forbidigo // The removal of a pod has no context.
+		return
+	}
 	dir := filepath.Join(l.options.Plugins.Host().GetPodsDir(), string(uid))
 	if _, err := os.Lstat(dir); err == nil {
 		// A power cut leaves the empty directories of volumes, too, and no record.

@@ -65,6 +65,9 @@ func (l *List) replace(removed, rest []Orphan) {
 
 // removeOne removes an orphan of whatever kind.
 func (l *List) removeOne(ctx context.Context, o Orphan) error {
+	if err := l.options.CheckRoot(ctx); err != nil {
+		return err
+	}
 	if o.BackingFile != "" {
 		return l.removeDevice(ctx, o)
 	}

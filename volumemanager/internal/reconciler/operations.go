@@ -159,21 +159,27 @@ func (r *Reconciler) begun(op *operation, of *operationexecutor.Operation) {
 
 // KeyFreed is called by the executor when an operation has ended and all of its calls have returned.
 func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
-	podGone := FilesystemKind(o.Kind) == operationexecutor.OpUnmount && r.Cleaner.RemovePodDirs(o)
 	if o.VolumeName == "" {
 		return // It was about several volumes, or about an unknown one.
 	}
 	r.mu.Lock()
 	op := r.running.find(o)
-	if op != nil {
-		op.podGone = podGone
-		r.failures.note(podvolume.Key{Volume: op.volume, Pod: op.pod}, op.Handle.Err())
-	}
 	r.mu.Unlock()
 	if op != nil {
-		r.removeOperation(op)
+		r.end(op, o)
 	}
 	r.planAfter(op, o)
+}
+
+// end removes an operation whose key is free. After a teardown it removes the directories of the pod that are empty.
+func (r *Reconciler) end(op *operation, o operationexecutor.OperationInfo) {
+	err := op.Handle.Err()
+	podGone := err == nil && op.kind == operationexecutor.OpUnmount && r.Cleaner.RemovePodDirs(o)
+	r.mu.Lock()
+	op.podGone = podGone
+	r.failures.note(podvolume.Key{Volume: op.volume, Pod: op.pod}, err)
+	r.mu.Unlock()
+	r.removeOperation(op)
 }
 
 // removeOperation removes an operation that has not begun, or whose key is free.

@@ -85,7 +85,7 @@ type Expansions interface {
 
 // Cleaner removes the remains of a pod after an operation.
 type Cleaner interface {
-	// RemovePodDirs removes the directories of a pod after a teardown, and reports whether the pod's own directory is
+	// RemovePodDirs removes the directories of a pod after a teardown that has succeeded, and reports whether the pod's own directory is
 	// gone.
 	RemovePodDirs(o operationexecutor.OperationInfo) (gone bool)
 	// LastTornDown is called when the last operation of a pod, a teardown, ends, before its end is visible.

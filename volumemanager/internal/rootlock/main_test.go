@@ -1,10 +1,9 @@
 package rootlock
 
 import (
-	"os"
 	"testing"
 
-	"github.com/volumekit/volumekit/internal/leak"
+	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.Run(m)) }
+func TestMain(m *testing.M) { mounttest.Main(m) }
