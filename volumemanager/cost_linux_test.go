@@ -98,6 +98,7 @@ func costOfKind(t *testing.T, kind string, n int) map[string]stepCost {
 		_, err := io.WriteString(goOn, "\n")
 		require.NoError(t, err)
 	}
+	require.NoError(t, lines.Err())
 	result, err := node.Wait()
 	require.NoError(t, err)
 	require.True(t, result.State.Success(), stderr.String())

@@ -156,7 +156,7 @@ func killManagerAfter(t *testing.T, root string, steps int) {
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for range steps {
-		require.True(t, lines.Scan())
+		require.True(t, lines.Scan(), "%v", lines.Err())
 	}
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait(), "it was killed")

@@ -69,7 +69,7 @@ func killAfter(t *testing.T, path string, steps int) {
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for range steps + 1 {
-		require.True(t, lines.Scan())
+		require.True(t, lines.Scan(), "%v", lines.Err())
 		require.Equal(t, "step", strings.TrimSpace(lines.Text()))
 	}
 	require.NoError(t, cmd.Process.Kill())
