@@ -166,7 +166,7 @@ var plantedInSchedulers = map[string]bugs{
 			claim.Status.CurrentVolumeAttributesClassName, claim.Status.ModifyVolumeStatus = &status.TargetVolumeAttributesClassName, nil
 		}
 	})},
-	"a modification is not on record": {finds: "is said to have the attributes", part: "growth", write: func(_ *cluster, obj runtime.Object) runtime.Object {
+	"a modification is not on record": {rare: true, finds: "is said to have the attributes", part: "growth", write: func(_ *cluster, obj runtime.Object) runtime.Object {
 		if claim, is := obj.(*v1.PersistentVolumeClaim); is && claim.Status.ModifyVolumeStatus != nil {
 			claim.Status.ModifyVolumeStatus = nil
 		}
