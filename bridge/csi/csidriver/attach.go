@@ -131,7 +131,7 @@ func (a attacher) request(ctx context.Context, s *session, src source, node type
 
 // attachments holds what Detach needs and does not get: the reference to the secret of each attachment, and the driver's
 // id of its node. Attach and the verification of attachments write it: after a restart it is complete when all have been
-// verified. The zero value is empty.
+// verified. Until then Detach reads [Options].Volumes. The zero value is empty.
 type attachments struct {
 	mu   sync.Mutex
 	made map[attachment]attachmentFacts
@@ -139,8 +139,9 @@ type attachments struct {
 
 // attachmentFacts are the facts of one attachment.
 type attachmentFacts struct {
-	secret *v1.SecretReference
-	nodeID string // empty if it is unknown
+	secret        *v1.SecretReference
+	secretUnknown bool   // there may be one
+	nodeID        string // empty if it is unknown
 }
 
 // keep stores the facts of an attachment. A known id of the node stays if the new one is empty.
@@ -157,11 +158,12 @@ func (a *attachments) keep(at attachment, secret *v1.SecretReference, nodeID str
 	a.made[at] = f
 }
 
-// of returns the facts of an attachment; the zero value if none are known.
-func (a *attachments) of(at attachment) attachmentFacts {
+// of returns the facts of an attachment, and false if none are known.
+func (a *attachments) of(at attachment) (attachmentFacts, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.made[at]
+	known, ok := a.made[at]
+	return known, ok
 }
 
 func (a *attachments) forget(at attachment) {
@@ -233,7 +235,10 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 		return nil
 	}
 	at := attachment{handle, nodeName}
-	known := p.attached.of(at)
+	known, err := p.factsOf(ctx, at)
+	if err != nil {
+		return err
+	}
 	if known.nodeID == "" {
 		node, err := p.driverNode(ctx, s.facts, nodeName)
 		if err != nil {
@@ -252,6 +257,9 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 		if nodeName == p.host.GetNodeName() {
 			p.node.contexts.forget(handle)
 		}
+	}
+	if err != nil && known.secretUnknown {
+		return fmt.Errorf("%w (%w)", err, errSecretUnknown)
 	}
 	return err
 }
@@ -306,7 +314,8 @@ func (p *Plugin) verify(
 	src source, node types.NodeName, id string, nodesOf func(handle string) ([]string, bool, error),
 ) (attached, reported bool, err error) {
 	at := attachment{src.csi.VolumeHandle, node}
-	id = cmp.Or(p.attached.of(at).nodeID, id)
+	known, _ := p.attached.of(at)
+	id = cmp.Or(known.nodeID, id)
 	if id == "" {
 		return false, false, nil
 	}
@@ -323,7 +332,7 @@ func (p *Plugin) keepSecrets(volumesByNode map[types.NodeName]map[v1.UniqueVolum
 	for node, specs := range volumesByNode {
 		for _, spec := range specs {
 			src, err := p.sourceOf(spec)
-			if err == nil && src.csi.ControllerPublishSecretRef != nil {
+			if err == nil {
 				p.attached.keep(attachment{src.csi.VolumeHandle, node}, src.csi.ControllerPublishSecretRef, "")
 			}
 		}

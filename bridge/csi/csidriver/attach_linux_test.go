@@ -2,17 +2,21 @@ package csidriver
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
+	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -34,6 +38,75 @@ func TestADetachAfterARestartHasItsSecret(t *testing.T) {
 	require.NoError(t, detacher.Detach(t.Context(), n.spec.PersistentVolume.Spec.CSI.VolumeHandle, "node-1"))
 	request := n.Last("ControllerUnpublishVolume").(*csi.ControllerUnpublishVolumeRequest)
 	assert.Equal(t, map[string]string{"key": "hunter2"}, request.GetSecrets())
+}
+
+// countedLists counts the lists that a store is asked for, and fails them on demand.
+type countedLists struct {
+	store.Store
+
+	lists int
+	err   error
+}
+
+func (c *countedLists) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
+	c.lists++
+	if c.err != nil {
+		return store.List{}, c.err
+	}
+	return c.Store.List(ctx, kind, namespace)
+}
+
+// Before the first verification, the secret of a Detach comes from the stored PersistentVolume.
+func TestADetachBeforeTheFirstVerificationHasItsSecret(t *testing.T) {
+	objects := &countedLists{Store: store.NewMemory(store.MemoryOptions{})}
+	n := newNode(t, fakedriver.Options{}, func(o *Options) {
+		o.Secrets, o.Volumes = secrets{"space/attach": "hunter2"}, StoredVolumes(objects)
+	})
+	n.spec.PersistentVolume.Spec.CSI.ControllerPublishSecretRef = &v1.SecretReference{Namespace: "space", Name: "attach"}
+	other := n.spec.PersistentVolume.DeepCopy()
+	other.Name, other.Spec.CSI.Driver = "a", "other.example.com"
+	other.Spec.CSI.ControllerPublishSecretRef.Name = "other"
+	for _, pv := range []*v1.PersistentVolume{other, n.spec.PersistentVolume} {
+		_, err := store.Create(t.Context(), objects, pv)
+		require.NoError(t, err)
+	}
+	handle := n.spec.PersistentVolume.Spec.CSI.VolumeHandle
+	attacher, err := n.plugin.NewAttacher()
+	require.NoError(t, err)
+	_, err = attacher.Attach(t.Context(), n.spec, "node-1")
+	require.NoError(t, err)
+	n.restartAgent()
+	detacher, err := n.plugin.NewDetacher()
+	require.NoError(t, err)
+	objects.err = errors.New("the store is away")
+	require.ErrorIs(t, detacher.Detach(t.Context(), handle, "node-1"), volume.ErrTransient)
+	assert.Zero(t, n.Count("ControllerUnpublishVolume"))
+	objects.err = nil
+	require.NoError(t, detacher.Detach(t.Context(), handle, "node-1"))
+	assert.Equal(t, map[string]string{"key": "hunter2"}, n.Last("ControllerUnpublishVolume").(*csi.ControllerUnpublishVolumeRequest).GetSecrets())
+
+	before := objects.lists
+	n.spec.PersistentVolume.Spec.CSI.ControllerPublishSecretRef = nil
+	_, err = attacher.Attach(t.Context(), n.spec, "node-1")
+	require.NoError(t, err)
+	n.restartAgent()
+	attacher, err = n.plugin.NewAttacher()
+	require.NoError(t, err)
+	_, err = attacher.VolumesAreAttached(t.Context(), map[v1.UniqueVolumeName]*volume.Spec{"name": n.spec}, "node-1")
+	require.NoError(t, err)
+	require.NoError(t, attacher.(volume.Detacher).Detach(t.Context(), handle, "node-1"))
+	assert.Equal(t, before, objects.lists, "the verification has read the volume")
+}
+
+// A driver that refuses a Detach may have missed its secret.
+func TestADetachWithoutAKnownSecretSaysSo(t *testing.T) {
+	n := newNode(t, fakedriver.Options{}, nil)
+	detacher, err := n.plugin.NewDetacher()
+	require.NoError(t, err)
+	n.Plan("ControllerUnpublishVolume", fakedriver.Fault{Code: codes.Unauthenticated})
+	err = detacher.Detach(t.Context(), n.spec.PersistentVolume.Spec.CSI.VolumeHandle, "node-1")
+	require.ErrorContains(t, err, "Options.Volumes")
+	require.True(t, isCode(err, codes.Unauthenticated))
 }
 
 // otherNodes knows a driver's id of each node.

@@ -132,9 +132,9 @@ func checkPodOfDevice(uid types.UID) error {
 	return volume.CheckPathElement(string(uid))
 }
 
-// GetStagingPath implements [volume.CustomBlockVolumeMapper].
+// GetStagingPath implements [volume.CustomBlockVolumeMapper]. A record that cannot be read may be that of a staging.
 func (d *device) GetStagingPath() string {
-	if !d.plugin.client.stages() {
+	if stages, err := d.plugin.node.stages(d.src); err == nil && !stages {
 		return ""
 	}
 	return d.plugin.node.stagingPath(d.src)
@@ -142,10 +142,10 @@ func (d *device) GetStagingPath() string {
 
 // SetUpDevice implements [volume.CustomBlockVolumeMapper].
 func (d *device) SetUpDevice(ctx context.Context, args volume.SetUpDeviceArgs) (string, error) {
-	if !d.plugin.client.stages() {
+	path := d.GetStagingPath()
+	if path == "" {
 		return "", nil
 	}
-	path := d.GetStagingPath()
 	return path, d.plugin.node.stage(ctx, staging{src: d.src, path: path, devicePath: args.DevicePath})
 }
 

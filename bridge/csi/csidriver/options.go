@@ -55,6 +55,9 @@ type Options struct {
 	// SnapshotSecrets returns the secrets for looking up, listing and deleting snapshots. [SnapshotClassSecrets] is
 	// one. If it is nil, these calls have no secrets.
 	SnapshotSecrets SnapshotSecrets
+	// Volumes finds the secret of a volume that is detached before this process has attached or verified it. [StoredVolumes] is
+	// one. If it is nil, such a call has no secret.
+	Volumes Volumes
 	// Nodes returns what the driver has reported about other nodes. [StoredNodes] is one. If it is nil, the plugin
 	// knows only this node, and only if it uses the node service.
 	Nodes Nodes

@@ -157,7 +157,8 @@ func (p *Plugin) SupportsSELinuxContextMount(*volume.Spec) (bool, error) {
 func isTrue(flag *bool) bool { return flag != nil && *flag }
 
 // Capabilities implements [volume.CapabilityLimiter] with the driver's facts. CanAttach and CanDeviceMount decide for
-// each volume whether it is attached and staged, because a driver may start again with other capabilities.
+// each volume whether it is attached and staged, because a driver may start again with other capabilities: a node must
+// still unstage the volumes that an earlier version of its driver has staged.
 func (p *Plugin) Capabilities() volume.Capabilities {
 	f := p.client.known()
 	c := volume.CapPersistent | volume.CapMountOptions | volume.CapRemount | volume.CapSELinux
@@ -174,10 +175,9 @@ func (p *Plugin) Capabilities() volume.Capabilities {
 	add(snapshots && f.controller[csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS], volume.CapListSnapshots)
 	add(snapshots && f.group[csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT], volume.CapGroupSnapshot)
 	add(p.client.attaches(), volume.CapAttach|volume.CapDeviceMount)
-	add(f.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME], volume.CapDeviceMount)
 	add(f.controller[csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES], volume.CapBulkVerify)
 	add(f.maxVolumes > 0, volume.CapAttachLimits)
-	add(p.options.Services.Has(Node), volume.CapBlock)
+	add(p.options.Services.Has(Node), volume.CapBlock|volume.CapDeviceMount)
 	add(f.controller[csi.ControllerServiceCapability_RPC_EXPAND_VOLUME] || f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapExpand)
 	add(f.node[csi.NodeServiceCapability_RPC_EXPAND_VOLUME], volume.CapNodeExpand)
 	add(f.controller[csi.ControllerServiceCapability_RPC_MODIFY_VOLUME], volume.CapModify)

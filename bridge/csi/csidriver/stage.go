@@ -34,13 +34,31 @@ func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &stag
 // NewDeviceUnmounter implements [volume.DeviceMountableVolumePlugin].
 func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &stager{p}, nil }
 
-// CanDeviceMount implements [volume.DeviceMountableVolumePlugin] with the driver's facts.
+// CanDeviceMount implements [volume.DeviceMountableVolumePlugin] with the driver's facts. A volume that the driver staged
+// before it dropped the capability counts as staged until it is unstaged: it keeps its name, and its manager unstages it.
 func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
 	if p.isInline(spec) {
 		return false, nil
 	}
 	src, err := p.sourceOf(spec)
-	return err == nil && !src.block && p.client.stages(), err
+	if err != nil || src.block {
+		return false, err
+	}
+	return p.node.stages(src)
+}
+
+// stages reports whether a volume is staged: by the driver's facts, or by the record of a staging in this boot.
+func (n *nodeService) stages(src source) (bool, error) {
+	if n.client.stages() || !n.options.Services.Has(Node) {
+		return n.client.stages(), nil
+	}
+	return n.isStaged(n.stagingPath(src))
+}
+
+// isStaged reports whether a volume was staged at a path in this boot, or may have been, by its record.
+func (n *nodeService) isStaged(path string) (bool, error) {
+	rec, known, err := n.mountPoints.records.read(path)
+	return known && rec.Kind == staged && !n.mountPoints.records.outlived(rec), err
 }
 
 // GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]. It returns the pods' paths from the records, and
@@ -93,19 +111,24 @@ type staging struct {
 	label            string
 }
 
-// stage records the volume and has the driver stage it, if the driver stages.
+// stage records the volume and has the driver stage it. A driver that stages no volumes any more publishes without that:
+// nothing is left to do for a volume that it has staged before.
 func (n *nodeService) stage(ctx context.Context, st staging) error {
 	s, err := n.client.session(ctx)
 	if err != nil {
 		return err
 	}
+	if !s.facts.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
+		isStaged, err := n.isStaged(st.path)
+		if err == nil && !isStaged {
+			err = fmt.Errorf("driver %q: it does not stage volumes any more: %w", s.facts.name, volume.ErrUnsupported)
+		}
+		return volume.Transient(err)
+	}
 	publish, _ := PublishContext(st.devicePath)
 	request, err := n.stageRequest(ctx, s.facts, st, publish)
 	if err != nil {
 		return err
-	}
-	if !s.facts.node[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-		return volume.Transient(fmt.Errorf("driver %q: it does not stage volumes any more: %w", s.facts.name, volume.ErrUnsupported))
 	}
 	existed, err := n.mountPoints.records.write(record{Path: st.path, VolumeID: st.src.csi.VolumeHandle, Kind: staged, PublishContext: publish})
 	if err != nil {
@@ -189,9 +212,22 @@ func (n *nodeService) undo(ctx context.Context, rec record) error {
 	if rec.Kind == staged {
 		_, err = call(ctx, s, "NodeUnstageVolume", csi.NewNodeClient(s.conn).NodeUnstageVolume,
 			&csi.NodeUnstageVolumeRequest{VolumeId: rec.VolumeID, StagingTargetPath: rec.Path})
-		return err
+		return n.unstaged(rec, err)
 	}
 	_, err = call(ctx, s, "NodeUnpublishVolume", csi.NewNodeClient(s.conn).NodeUnpublishVolume,
 		&csi.NodeUnpublishVolumeRequest{VolumeId: rec.VolumeID, TargetPath: rec.Path})
 	return err
+}
+
+// unstaged returns the error of NodeUnstageVolume. A driver without that call does not say what remains of the staging: the
+// record stays until a version of the driver with the call has undone it, or until a reboot, which ends what the kernel has.
+func (n *nodeService) unstaged(rec record, err error) error {
+	switch {
+	case !isUnimplemented(err):
+		return err
+	case n.mountPoints.records.outlived(rec):
+		return nil
+	}
+	return fmt.Errorf("volume %q stays staged at %q: start a version of the driver that can unstage it, or reboot the node: %w: %w",
+		rec.VolumeID, rec.Path, err, volume.ErrUnsupported)
 }
