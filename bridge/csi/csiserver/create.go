@@ -437,7 +437,7 @@ func (s *resolved) idOf(pv *v1.PersistentVolume) string {
 
 // volume is what the caller is told of a volume.
 func (s *volumes) volume(v volumeRecord) (*csi.Volume, error) {
-	context, err := contextOf(v.PV)
+	context, err := contextOf(v.ID, v.PV)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
 package csiserver_test
 
 import (
+	"encoding/json"
 	"errors"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -32,6 +34,45 @@ func TestAFailedStagingIsRepeatedOrUndone(t *testing.T) {
 	require.NoError(t, c.delete(t.Context()))
 }
 
+// withoutID returns a context as earlier versions have made it, which names no volume.
+func withoutID(t *testing.T, context map[string]string) map[string]string {
+	t.Helper()
+	changed := map[string]string{}
+	for key, text := range context {
+		var values map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(text), &values))
+		delete(values, "id")
+		rest, err := json.Marshal(values)
+		require.NoError(t, err)
+		changed[key] = string(rest)
+	}
+	return changed
+}
+
+// A controller that confuses two volumes sends the context of one with the id of the other. Neither is staged, published or attached so,
+// also where nothing is on record of either.
+func TestAContextNamesItsVolume(t *testing.T) {
+	for name, attach := range map[string]csiserver.AttachMode{"OnNode": csiserver.AttachOnNode, "ByController": csiserver.AttachByController} {
+		t.Run(name, func(t *testing.T) {
+			options := optionsIn(t.TempDir())
+			options.Attach = attach
+			c, plugin := faked(t, options)
+			require.NoError(t, c.create(t.Context(), "secret"))
+			other := c.volume
+			c.volume = &csi.Volume{VolumeId: "data", VolumeContext: other.VolumeContext}
+			if attach == csiserver.AttachByController {
+				codeIs(t, codes.InvalidArgument, c.attach(t.Context()))
+			}
+			codeIs(t, codes.InvalidArgument, c.stage(t.Context()))
+			codeIs(t, codes.InvalidArgument, c.publish(t.Context(), "/target"))
+			assert.Empty(t, plugin.Backend().Nodes("secret"))
+			c.volume = other
+			require.NoError(t, c.attach(t.Context()))
+			require.NoError(t, c.stage(t.Context()))
+		})
+	}
+}
+
 // A volume's context of another volume shows a pod no data of that one, and detaches nothing below its mounts.
 func TestAContextOfAnotherVolumeIsRefused(t *testing.T) {
 	options := optionsIn(t.TempDir())
@@ -45,6 +86,8 @@ func TestAContextOfAnotherVolumeIsRefused(t *testing.T) {
 	own := c.volume.VolumeContext
 
 	c.volume.VolumeContext = other.VolumeContext
+	codeIs(t, codes.InvalidArgument, c.stage(t.Context()))
+	c.volume.VolumeContext = withoutID(t, other.VolumeContext)
 	codeIs(t, codes.AlreadyExists, c.stage(t.Context()))
 	codeIs(t, codes.AlreadyExists, c.publish(t.Context(), "/target"))
 
@@ -72,7 +115,7 @@ func TestOneVolumeHasOneID(t *testing.T) {
 			require.NoError(t, c.attach(t.Context()))
 			require.NoError(t, c.stage(t.Context()))
 			own := c.volume.VolumeId
-			c.volume.VolumeId = "alias"
+			c.volume.VolumeId, c.volume.VolumeContext = "alias", withoutID(t, c.volume.VolumeContext)
 			if attach == csiserver.AttachByController {
 				codeIs(t, codes.FailedPrecondition, c.attach(t.Context()))
 			}

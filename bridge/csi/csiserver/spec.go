@@ -168,6 +168,8 @@ func (s *resolved) supported(c *csi.VolumeCapability) (capability, error) {
 type origin struct {
 	Source v1.PersistentVolumeSource `json:"source"`
 	Block  *bool                     `json:"block,omitempty"` // nil: unknown
+	// ID is the volume's id. It is in contexts only, and empty in those of earlier versions and those written by hand.
+	ID string `json:"id,omitempty"`
 }
 
 // originOf returns what is known of a volume that was made.
@@ -176,16 +178,19 @@ func originOf(pv *v1.PersistentVolume) origin {
 	return origin{Source: pv.Spec.PersistentVolumeSource, Block: &block}
 }
 
-// contextOf returns the volume's context.
-func contextOf(pv *v1.PersistentVolume) (map[string]string, error) {
-	text, err := json.Marshal(originOf(pv))
+// contextOf returns the context of the volume with that id.
+func contextOf(id string, pv *v1.PersistentVolume) (map[string]string, error) {
+	o := originOf(pv)
+	o.ID = id
+	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}
 	return map[string]string{originKey: string(text)}, nil
 }
 
-// originOfContext reads a volume's context. One without an origin is of a volume that was made by hand.
+// originOfContext reads a volume's context. One without an origin is of a volume that was made by hand. One of another volume is
+// refused: its source would be used under this volume's id.
 func (s *resolved) originOfContext(id string, context map[string]string) (origin, error) {
 	if context[ephemeralKey] == "true" {
 		return origin{}, status.Error(codes.InvalidArgument, "inline ephemeral volumes are not served: use a claim")
@@ -200,6 +205,11 @@ func (s *resolved) originOfContext(id string, context map[string]string) (origin
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return origin{}, status.Errorf(codes.InvalidArgument, "%s in the volume's context cannot be read: %v", originKey, err)
 	}
+	if o.ID != "" && o.ID != id {
+		return origin{}, status.Errorf(codes.InvalidArgument, "the context is that of volume %s, and not of %s: give the context that CreateVolume has returned",
+			volume.Quote(o.ID), volume.Quote(id))
+	}
+	o.ID = ""
 	return o, nil
 }
 
