@@ -170,7 +170,7 @@ func (s *attachments) notAttached(a attachment, undo func() error, err error) er
 	return err
 }
 
-// ControllerUnpublishVolume detaches a volume from a node, or from all. What is not on record is left, and is no error.
+// ControllerUnpublishVolume detaches a volume from a node, or from all.
 func (c *controller) ControllerUnpublishVolume(
 	ctx context.Context, r *csi.ControllerUnpublishVolumeRequest,
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
@@ -181,15 +181,13 @@ func (c *controller) ControllerUnpublishVolume(
 		return nil, err
 	}
 	err := c.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
-		for _, a := range c.state.attachmentsOf(r.GetVolumeId()) {
-			if r.GetNodeId() != "" && string(a.Node) != r.GetNodeId() {
-				continue
-			}
+		all, err := c.attachments.of(ctx, r.GetVolumeId(), types.NodeName(r.GetNodeId()))
+		for _, a := range all {
 			if err := c.attachments.detach(ctx, a); err != nil {
 				return err
 			}
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, err
