@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -111,23 +112,81 @@ func (s *stager) unmountUnrecorded(ctx context.Context, st staging) error {
 }
 
 // unpublishUnrecorded takes a volume without a record away from a target path. Only this driver makes the directory of the pod that
-// the volume and the path stand for: if it is there, it proves that what is bound at the target was published.
+// the volume and the path stand for, or the link to its device: if one is there, it proves that what is bound at the target was published.
 func (s *publisher) unpublishUnrecorded(ctx context.Context, id, target string) error {
 	p := publication{ID: id, UID: uidOf(id, target), Name: element(id), binding: binding{Target: target}}
-	p.Source = s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name)
-	exists, err := mount.RunAbandonable(ctx, "lstat", p.Source, func() (bool, error) {
-		_, err := os.Lstat(p.Source)
-		if errors.Is(err, os.ErrNotExist) {
-			return false, nil
-		}
-		return err == nil, err
+	p.Capability.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	var err error
+	p.Source, err = mount.RunAbandonable(ctx, "lstat", s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name), func() (string, error) {
+		return s.sourceOfUnrecorded(p)
 	})
 	if err != nil {
 		return err
 	}
-	if !exists {
+	if p.Source == "" {
 		return s.binds.checkUnmounted(ctx, target)
 	}
+	p.Capability.Block = p.Source != s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name)
 	s.logger.Warn("a volume is published and not on record: it is unpublished", "volume", id, "target", target)
 	return s.unpublish(ctx, p)
+}
+
+// sourceOfUnrecorded returns what was bound at a target path: the directory of its pod, or the device to which its link leads. It is empty
+// if neither is there.
+func (s *publisher) sourceOfUnrecorded(p publication) (string, error) {
+	dir := s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name)
+	_, err := os.Lstat(dir)
+	if err == nil || !errors.Is(err, os.ErrNotExist) {
+		return dir, err
+	}
+	device, err := os.Readlink(s.deviceLink(p))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return device, err
+}
+
+// deviceLink is the link of a published device. It is below RootDir and outlives RuntimeDir.
+func (s *publisher) deviceLink(p publication) string {
+	return filepath.Join(s.host.GetPodVolumeDeviceDir(p.UID, s.plugin.GetPluginName()), p.Name)
+}
+
+// linkDevice makes the link of a device that is to be bound.
+func (s *publisher) linkDevice(p publication) error {
+	if !p.Capability.Block {
+		return nil
+	}
+	link := s.deviceLink(p)
+	if device, err := os.Readlink(link); err == nil && device == p.Source {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
+		return err
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(p.Source, link)
+}
+
+// unlinkDevice removes the link of a device that is not bound any more, and the directories above it.
+func (s *publisher) unlinkDevice(ctx context.Context, p publication) error {
+	link := s.deviceLink(p)
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	s.removePodDirs(ctx, filepath.Dir(link))
+	return nil
+}
+
+// specOfDevice returns the volume of a published device as it is staged. Without a record of that it is a volume that was made by hand.
+func (s *publisher) specOfDevice(p publication) (*volume.Spec, error) {
+	if st, ok := s.runtime.stagings.Get(p.ID); ok {
+		return volume.NewSpecFromPersistentVolume(st.PV, false), nil
+	}
+	o, err := s.originOfContext(p.ID, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.specOf(p.ID, o, use{capability: p.Capability})
 }

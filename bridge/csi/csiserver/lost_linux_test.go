@@ -143,8 +143,27 @@ func TestAStagingWithALostRecordEndsFirst(t *testing.T) {
 	}
 }
 
-// A device that is published is not detached, though nothing says by whom it is used.
-func TestADeviceWhoseRecordsAreLostIsNotDetached(t *testing.T) {
+// A device that is published is not detached below its users, and the call that ends its use finds it.
+func TestALostDeviceIsUnpublished(t *testing.T) {
+	mounttest.RequireRoot(t)
+	c := newCaller(t, t.TempDir(), asDevice(writer))
+	a, b := c.target("a"), c.target("b")
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.stage(t.Context()))
+	require.NoError(t, c.publish(t.Context(), a))
+	require.NoError(t, c.publish(t.Context(), b))
+	c.restartWithout(t, c.options.RuntimeDir)
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	require.NoError(t, c.unpublish(t.Context(), a))
+	require.NoError(t, c.unpublish(t.Context(), a))
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
+	assert.Equal(t, 1, mountsAt(t, b))
+	c.end(t, b)
+}
+
+// Another device at the target is not the volume's: it is left, and so is one that no link leads to.
+func TestAForeignDeviceIsLeft(t *testing.T) {
 	mounttest.RequireRoot(t)
 	c := newCaller(t, t.TempDir(), asDevice(writer))
 	a := c.target("a")
@@ -152,10 +171,19 @@ func TestADeviceWhoseRecordsAreLostIsNotDetached(t *testing.T) {
 	require.NoError(t, c.stage(t.Context()))
 	require.NoError(t, c.publish(t.Context(), a))
 	c.restartWithout(t, c.options.RuntimeDir)
-	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	require.NoError(t, unix.Mount("/dev/null", a, "", unix.MS_BIND, ""))
 	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
-	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
+	assert.Equal(t, 2, mountsAt(t, a))
 	require.NoError(t, unix.Unmount(a, 0))
-	require.NoError(t, os.Remove(a))
+
+	links, err := filepath.Glob(filepath.Join(c.options.RootDir, "pods/*/volumeDevices/*/data"))
+	require.NoError(t, err)
+	require.Len(t, links, 1)
+	device, err := os.Readlink(links[0])
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(links[0]))
+	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
+	assert.Equal(t, 1, mountsAt(t, a))
+	require.NoError(t, os.Symlink(device, links[0]))
 	c.end(t, a)
 }

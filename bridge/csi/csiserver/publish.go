@@ -176,6 +176,9 @@ func (s *publisher) setUpAndBind(ctx context.Context, p *publication, what publi
 			return volume.Uncertain(err)
 		}
 	}
+	if err := s.linkDevice(*p); err != nil {
+		return volume.Uncertain(err)
+	}
 	there, err := s.binds.bind(ctx, p.binding)
 	if err != nil {
 		return err
@@ -286,7 +289,10 @@ func (s *publisher) unpublish(ctx context.Context, p publication) error {
 
 func (s *publisher) tearDown(ctx context.Context, p publication) error {
 	if p.Capability.Block {
-		return s.unmapDevice(ctx, p)
+		if err := s.unmapDevice(ctx, p); err != nil {
+			return err
+		}
+		return s.unlinkDevice(ctx, p)
 	}
 	unmounter, err := s.plugin.NewUnmounter(p.Name, p.UID)
 	if err != nil {
@@ -295,15 +301,14 @@ func (s *publisher) tearDown(ctx context.Context, p publication) error {
 	if err := s.kept(unmounter.TearDown(ctx)); err != nil {
 		return err
 	}
-	s.removePodDirs(ctx, p)
+	s.removePodDirs(ctx, filepath.Dir(s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name)))
 	return nil
 }
 
-// removePodDirs removes the directories of the pod that a target path stands for, as far as they are empty. It does so also for a caller
-// that has gone: no later call removes them.
-func (s *publisher) removePodDirs(ctx context.Context, p publication) {
+// removePodDirs removes the directories of the pod that a target path stands for, as far as they are empty: that of the plugin's volumes,
+// and the two above it. It does so also for a caller that has gone: no later call removes them.
+func (s *publisher) removePodDirs(ctx context.Context, volumes string) {
 	ctx = context.WithoutCancel(ctx)
-	volumes := filepath.Dir(s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name))
 	for _, dir := range []string{volumes, filepath.Dir(volumes), filepath.Dir(filepath.Dir(volumes))} {
 		if err := s.mounter.RemoveTarget(ctx, dir); err != nil {
 			s.logger.Debug("a directory stays", "path", dir, "error", err)
@@ -321,11 +326,11 @@ func (s *publisher) unmapDevice(ctx context.Context, p publication) error {
 	if !ok {
 		return nil
 	}
-	st, ok := s.runtime.stagings.Get(p.ID)
-	if !ok {
-		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged any more, and its device cannot be unmapped", volume.Quote(p.ID))
+	spec, err := s.specOfDevice(p)
+	if err != nil {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is not staged any more, and its device cannot be unmapped: %v", volume.Quote(p.ID), err)
 	}
-	mapPath, err := unmapper.GetGlobalMapPath(volume.NewSpecFromPersistentVolume(st.PV, false))
+	mapPath, err := unmapper.GetGlobalMapPath(spec)
 	if err != nil {
 		return err
 	}
