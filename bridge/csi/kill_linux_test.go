@@ -67,11 +67,15 @@ type aim struct {
 	at   []int // in order
 	hits int
 	then func() faultrun.Verdict
+	only func(faultrun.Call) bool // the calls that count; nil: all
 }
 
-func (a *aim) judge(faultrun.Call) faultrun.Verdict {
+func (a *aim) judge(c faultrun.Call) faultrun.Verdict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.only != nil && !a.only(c) {
+		return faultrun.Verdict{}
+	}
 	a.made++
 	if a.hits == len(a.at) || a.made != a.at[a.hits] {
 		return faultrun.Verdict{}
@@ -86,6 +90,8 @@ type machine struct {
 	dir           string
 	namespace     *faultrun.Namespace
 	driver, agent aim
+	calls         faultrun.Calls // those that are judged
+	again         bool           // a process that ends with an error is started again
 	logs          lockedText
 
 	mu        sync.Mutex
@@ -134,7 +140,7 @@ func (m *machine) startAgent(ctx context.Context, stage string) (*faultrun.Run, 
 // start starts a process in a role.
 func (m *machine) start(ctx context.Context, role string, p faultrun.Program) (*faultrun.Run, error) {
 	run, err := faultrun.Start(ctx, faultrun.Program{
-		Path: p.Path, Args: p.Args, Judge: p.Judge, Second: m.second, Namespace: m.namespace, Dir: "/",
+		Path: p.Path, Args: p.Args, Judge: p.Judge, Calls: m.calls, Second: m.second, Namespace: m.namespace, Dir: "/",
 		Env: []string{"PATH=" + os.Getenv("PATH"), "GOGC=off"}, Stdout: &m.logs, Stderr: &m.logs,
 	})
 	m.mu.Lock()
@@ -167,7 +173,7 @@ func (m *machine) serve(ctx, stopping context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case wasKilled(result):
+		case wasKilled(result) || m.again && !result.State.Success():
 		case stopping.Err() == nil || !result.State.Success():
 			return fmt.Errorf("the driver has ended: %s", result.State)
 		default:
@@ -239,7 +245,7 @@ func (m *machine) reach(ctx context.Context, stage string) error {
 		switch {
 		case err != nil || ctx.Err() != nil:
 			return errors.Join(err, ctx.Err())
-		case wasKilled(result):
+		case wasKilled(result) || m.again && !result.State.Success():
 		case !result.State.Success():
 			return fmt.Errorf("the agent has ended: %s", result.State)
 		default:

@@ -57,7 +57,7 @@ func (d *Dir) write(f frame) error {
 		<-d.lead
 	}
 	if err := b.errs[i]; err != nil {
-		return fmt.Errorf("record of %q in %q: %w", f.key, d.files.path, err)
+		return fmt.Errorf("record of %q in %q: %w", f.key, d.files.path, WithAdvice(err))
 	}
 	return nil
 }

@@ -11,6 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	disk "github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // records are files with the driver's calls by path, because a teardown gets only the path. A record exists from before
@@ -82,7 +85,8 @@ func (r records) outlived(rec record) bool {
 }
 
 // write replaces the record of its path, and reports whether there was one. If the path has the record of another
-// volume, of this boot, write keeps it and returns an error.
+// volume, of this boot, write keeps it and returns an error. If the record cannot be written, the error is transient: the
+// caller has begun nothing, and an earlier record stays.
 func (r records) write(rec record) (existed bool, err error) {
 	old, existed, err := r.read(rec.Path)
 	if err != nil {
@@ -99,10 +103,15 @@ func (r records) write(rec record) (existed bool, err error) {
 	if err != nil {
 		return existed, err
 	}
-	if err := os.MkdirAll(r.dir, 0o700); err != nil {
-		return existed, err
+	err = os.MkdirAll(r.dir, 0o700)
+	if err == nil {
+		err = replaceFile(r.file(rec.Path), text)
 	}
-	return existed, replaceFile(r.file(rec.Path), text)
+	if err != nil {
+		err = fmt.Errorf("volume %q at %q: its record in %q cannot be written, and the driver is not called: %w",
+			rec.VolumeID, rec.Path, r.dir, disk.WithAdvice(err))
+	}
+	return existed, volume.Transient(err)
 }
 
 func replaceFile(path string, content []byte) error {
@@ -122,7 +131,7 @@ func replaceFile(path string, content []byte) error {
 }
 
 // read returns the record of a path, and false if there is none. A record that is unreadable, or about another path, is
-// an error: the state of the path is then unknown.
+// a transient error: the state of the path is then unknown.
 func (r records) read(path string) (record, bool, error) {
 	rec, err := readRecord(r.file(path))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoContent) {
@@ -132,7 +141,7 @@ func (r records) read(path string) (record, bool, error) {
 		err = fmt.Errorf("it is about %q", rec.Path)
 	}
 	if err != nil {
-		return record{}, false, fmt.Errorf("record of %q: %w", path, err)
+		return record{}, false, volume.Transient(fmt.Errorf("record of %q: %w", path, disk.WithAdvice(err)))
 	}
 	return rec, true, nil
 }
@@ -156,13 +165,14 @@ func readRecord(file string) (record, error) {
 	return rec, nil
 }
 
-// remove removes the record of a path.
+// remove removes the record of a path. If it cannot, the error is uncertain: the record stays, and the next teardown of the
+// path calls the driver again.
 func (r records) remove(path string) error {
 	err := os.Remove(r.file(path))
-	if errors.Is(err, fs.ErrNotExist) {
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return err
+	return volume.Uncertain(fmt.Errorf("the volume at %q is gone, and its record cannot be removed: %w", path, disk.WithAdvice(err)))
 }
 
 // all returns every record for which keep is true.

@@ -510,7 +510,7 @@ func (s *volumes) delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.state.volumes.Remove(v.Name); err != nil {
+	if err := s.state.remove(v); err != nil {
 		return volume.Uncertain(err)
 	}
 	return nil

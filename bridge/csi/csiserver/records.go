@@ -114,6 +114,7 @@ type stateRecords struct {
 	attachments *record.Table[attachment]
 	snapshots   *record.Table[snapshotRecord]
 	groups      *record.Table[groupRecord]
+	deleted     deletedVolumes
 }
 
 // runtimeRecords do not: mounts end with the boot.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -98,10 +99,13 @@ func (s *attachments) nodesByPlugin(ctx context.Context, id string, spec *volume
 // nodeOfOwn returns the node of a volume of which the plugin says nothing. To detach a volume that this server has made is safe where it is
 // not attached.
 func (s *attachments) nodeOfOwn(id string, node types.NodeName) ([]types.NodeName, error) {
-	if _, ok := s.state.byID(id); !ok {
-		return nil, notKnown(id)
+	if _, ok := s.state.byID(id); ok {
+		return []types.NodeName{node}, nil
 	}
-	return []types.NodeName{node}, nil
+	if s.state.deleted.has(id) {
+		return nil, nil
+	}
+	return nil, notKnown(id)
 }
 
 // allNodesByPlugin returns the nodes of a volume from the plugin's list. Without a list, a volume that this server has made counts as
@@ -111,7 +115,7 @@ func (s *attachments) allNodesByPlugin(
 ) ([]types.NodeName, error) {
 	lister, ok := plugin.(volume.AttachmentLister)
 	if !ok {
-		if _, made := s.state.byID(id); made {
+		if _, made := s.state.byID(id); made || s.state.deleted.has(id) {
 			return nil, nil
 		}
 		return nil, notKnown(id)
@@ -131,4 +135,38 @@ func (s *attachments) allNodesByPlugin(
 		}
 	}
 	return nodes, nil
+}
+
+// maxDeleted is how many volumes deletedVolumes has at most.
+const maxDeleted = 1024
+
+// deletedVolumes are the ids of the last volumes that this server has deleted since its start. They were attached nowhere: a call that
+// detaches them is a repeated one. The zero value is empty.
+type deletedVolumes struct {
+	mu  sync.Mutex
+	ids []string // the oldest first
+}
+
+func (d *deletedVolumes) add(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.ids) == maxDeleted {
+		d.ids = slices.Delete(d.ids, 0, 1)
+	}
+	d.ids = append(d.ids, id)
+}
+
+func (d *deletedVolumes) has(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(d.ids, id)
+}
+
+// remove removes the record of a volume that was deleted.
+func (s *stateRecords) remove(v volumeRecord) error {
+	if err := s.volumes.Remove(v.Name); err != nil {
+		return err
+	}
+	s.deleted.add(v.ID)
+	return nil
 }

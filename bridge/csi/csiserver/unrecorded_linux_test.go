@@ -130,6 +130,15 @@ func TestAnUnknownVolumeIsNotDetached(t *testing.T) {
 	require.NoError(t, k.detach(t.Context()), "a node that never has a volume")
 }
 
+// A volume that this server has deleted was attached nowhere.
+func TestADeletedVolumeIsDetached(t *testing.T) {
+	k := attachedOnce(t)
+	require.NoError(t, k.detach(t.Context()))
+	require.NoError(t, k.delete(t.Context()))
+	k.plugin.Inject(fake.MethodVolumesAreAttached, fake.SkipWork())
+	require.NoError(t, k.detach(t.Context()))
+}
+
 // What is staged on this node is not detached below its mounts, with a record or without.
 func TestALostAttachmentIsStaged(t *testing.T) {
 	k := attachedOnce(t)
