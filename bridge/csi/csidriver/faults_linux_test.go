@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/bridge/csi/internal/fakedriver"
 	"github.com/volumekit/volumekit/volume"
@@ -158,4 +160,29 @@ func TestRecordsWithoutADescriptor(t *testing.T) {
 	_, known, err = r.read("/path")
 	require.NoError(t, err)
 	assert.True(t, known)
+}
+
+// A call that is refused before the driver gets it says nothing of what an earlier call has left at the path: its error is not final, and
+// a manager does not forget the volume.
+func TestARefusedRepetitionIsNotFinal(t *testing.T) {
+	n := newNode(t, withoutAttach(), nil)
+	n.spec.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
+	require.NoError(t, n.stageAlone())
+	require.NoError(t, n.setUp(t.Context()))
+	n.Update(func(o *fakedriver.Options) {
+		o.Node = []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME}
+	})
+	n.restart()
+	require.Eventually(t, func() bool {
+		return n.driver.Connect(t.Context()) == nil && !n.plugin.client.known().node[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+	}, time.Minute, time.Millisecond)
+	for _, call := range []func() error{n.stageAlone, func() error { return n.setUp(t.Context()) }} {
+		err := call()
+		require.ErrorIs(t, err, volume.ErrUnsupported)
+		require.ErrorIs(t, err, volume.ErrTransient)
+	}
+	n.expectGone()
+	err := n.stageAlone()
+	require.ErrorIs(t, err, volume.ErrUnsupported)
+	require.NotErrorIs(t, err, volume.ErrTransient, "nothing is on record")
 }

@@ -88,6 +88,15 @@ func (m *mountPoints) removeOutlived(outlived []record) error {
 	return errors.Join(errs...)
 }
 
+// notCalled classifies the error of a call that was refused before the driver got it. If an earlier call is on record at path, its
+// effect may be there, and the error must not count as final: it is transient.
+func (m *mountPoints) notCalled(path string, cause error) error {
+	if _, known, err := m.records.read(path); !known && err == nil {
+		return cause
+	}
+	return volume.Transient(cause)
+}
+
 // undoFailed classifies the failure of a call that mounts at path. Only if the driver's answer is final, there was no
 // record before, and nothing is mounted, the call had no effect: undoFailed then removes the call's directory and
 // record.

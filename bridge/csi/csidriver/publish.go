@@ -87,10 +87,10 @@ func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
 
 // SetUpAt implements [volume.Mounter].
 func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterArgs) error {
-	if err := ownership.CheckGroup(args.FsGroup); err != nil {
-		return fmt.Errorf("%w: %w", volume.ErrInvalid, err)
-	}
 	n := &m.plugin.node
+	if err := ownership.CheckGroup(args.FsGroup); err != nil {
+		return n.mountPoints.notCalled(dir, fmt.Errorf("%w: %w", volume.ErrInvalid, err))
+	}
 	err := n.publish(ctx, publication{src: m.src, pod: m.pod, path: dir, group: args.FsGroup, label: args.SELinuxLabel})
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (n *nodeService) publish(ctx context.Context, pub publication) error {
 	}
 	request, err := n.publishRequest(ctx, s.facts, pub)
 	if err != nil {
-		return err
+		return n.mountPoints.notCalled(pub.path, err)
 	}
 	existed, err := n.mountPoints.records.write(record{
 		Path: pub.path, VolumeID: pub.src.csi.VolumeHandle, Kind: published,

@@ -128,7 +128,7 @@ func (n *nodeService) stage(ctx context.Context, st staging) error {
 	publish, _ := PublishContext(st.devicePath)
 	request, err := n.stageRequest(ctx, s.facts, st, publish)
 	if err != nil {
-		return err
+		return n.mountPoints.notCalled(st.path, err)
 	}
 	existed, err := n.mountPoints.records.write(record{Path: st.path, VolumeID: st.src.csi.VolumeHandle, Kind: staged, PublishContext: publish})
 	if err != nil {
