@@ -205,7 +205,7 @@ func TestForeignMountsAreLeft(t *testing.T) {
 	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
 	require.NoError(t, c.publish(t.Context(), b))
 	require.NoError(t, mounter.Mount(t.Context(), mount.Request{Source: "foreign", Target: b, FSType: "tmpfs"}))
-	codeIs(t, codes.FailedPrecondition, c.publish(t.Context(), b))
+	codeIs(t, codes.Unavailable, c.publish(t.Context(), b))
 	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), b))
 	assert.Equal(t, 2, mountsAt(t, b))
 	require.NoError(t, unix.Unmount(b, 0))

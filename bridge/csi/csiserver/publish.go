@@ -3,6 +3,7 @@ package csiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -139,10 +140,7 @@ func (s *publisher) publish(ctx context.Context, p publication, what published) 
 	}
 	p.Source, p.Mount, p.Done = before.Source, before.Mount, before.Done
 	if err := s.setUpAndBind(ctx, &p, what); err != nil {
-		if !known {
-			s.undoPublish(ctx, p, err)
-		}
-		return err
+		return s.publishFailed(ctx, p, before, err)
 	}
 	return nil
 }
@@ -241,15 +239,15 @@ func (s *publisher) mapDevice(ctx context.Context, p publication, what published
 	return what.staging.Device, nil
 }
 
-// undoPublish undoes what a call has begun that failed for good: callers do not unpublish then. When that fails too, the record
-// stays, and the next call goes on.
-func (s *publisher) undoPublish(ctx context.Context, p publication, err error) {
-	if outcome.IsUncertain(err) {
-		return
+// publishFailed returns the error of a failed call to publish, as stageFailed does.
+func (s *publisher) publishFailed(ctx context.Context, p, before publication, err error) error {
+	if outcome.IsUncertain(err) || before.Done || before.ID != "" && outcome.ClassOf(err) == outcome.Transient {
+		return volume.Uncertain(err)
 	}
-	if undo := s.unpublish(ctx, p); undo != nil {
-		s.logger.Warn("what a failed call to publish has begun is not undone", "volume", p.ID, "target", p.Target, "error", undo)
+	if undoing := s.unpublish(ctx, p); undoing != nil {
+		return volume.Uncertain(fmt.Errorf("%w; what the call has begun is not undone: %w", err, undoing))
 	}
+	return err
 }
 
 // NodeUnpublishVolume takes a volume away from a target path. A mount that this driver did not make is left, and is an error.

@@ -117,10 +117,7 @@ func (s *stager) stage(ctx context.Context, st staging, what staged) error {
 	}
 	st.Device, err = s.prepare(ctx, st, what)
 	if err != nil {
-		if !known {
-			s.undoStage(ctx, st, err)
-		}
-		return err
+		return s.stageFailed(ctx, st, before, err)
 	}
 	if before.Done && before.Device == st.Device && !before.Unstaging {
 		return nil
@@ -277,15 +274,17 @@ func (s *resolved) blockMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolu
 	return plugin.NewBlockVolumeMapper(spec, pod)
 }
 
-// undoStage undoes what a call has begun that failed for good: callers do not unstage then. When that fails too, the record stays,
-// and the next call goes on.
-func (s *stager) undoStage(ctx context.Context, st staging, err error) {
-	if outcome.IsUncertain(err) {
-		return
+// stageFailed returns the error of a failed call to stage. After one that is not uncertain callers do not unstage: what the call has begun,
+// or an earlier one of which before is the record, is undone. What was staged before stays so, and so does what a later call may finish: the
+// error is uncertain then.
+func (s *stager) stageFailed(ctx context.Context, st, before staging, err error) error {
+	if outcome.IsUncertain(err) || before.Done || before.ID != "" && outcome.ClassOf(err) == outcome.Transient {
+		return volume.Uncertain(err)
 	}
-	if undo := s.unstage(ctx, st); undo != nil {
-		s.logger.Warn("what a failed call to stage has begun is not undone", "volume", st.ID, "error", undo)
+	if undoing := s.unstage(ctx, st); undoing != nil {
+		return volume.Uncertain(fmt.Errorf("%w; what the call has begun is not undone: %w", err, undoing))
 	}
+	return err
 }
 
 // NodeUnstageVolume undoes NodeStageVolume. A volume that is not on record is not staged, and is no error.
