@@ -166,6 +166,17 @@ func (a *attachments) of(at attachment) (attachmentFacts, bool) {
 	return known, ok
 }
 
+// owners returns the nodes of the ids that are known.
+func (a *attachments) owners() map[string]types.NodeName {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	owners := map[string]types.NodeName{}
+	for at, known := range a.made {
+		owners[known.nodeID] = at.node
+	}
+	return owners
+}
+
 func (a *attachments) forget(at attachment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -221,7 +232,7 @@ func (c *contexts) forget(handle string) {
 
 // Detach implements [volume.Detacher]. It uses the id of the node with which the volume was attached, if that is known:
 // the node may be gone, or registered anew with another id. NOT_FOUND is no success: by the specification the volume does
-// not count as detached then.
+// not count as detached then. A driver that attaches no volumes any more still gets the call for those that it has attached.
 func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.NodeName) error {
 	p, handle := a.plugin, handleOfName(volumeName)
 	if err := p.checkHandle(handle); err != nil {
@@ -231,10 +242,11 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 	if err != nil {
 		return err
 	}
-	if !s.facts.controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
-		return nil
-	}
 	at := attachment{handle, nodeName}
+	attaches := s.facts.controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
+	if made, _ := p.attached.of(at); !attaches && made.nodeID == "" {
+		return nil // No call of this process has attached it.
+	}
 	known, err := p.factsOf(ctx, at)
 	if err != nil {
 		return err
@@ -258,7 +270,10 @@ func (a attacher) Detach(ctx context.Context, volumeName string, nodeName types.
 			p.node.contexts.forget(handle)
 		}
 	}
-	if err != nil && known.secretUnknown {
+	switch {
+	case !attaches && isUnimplemented(err):
+		return fmt.Errorf("volume %q stays attached to node %q: start a version of the driver that can detach it: %w: %w", handle, nodeName, err, volume.ErrUnsupported)
+	case err != nil && known.secretUnknown:
 		return fmt.Errorf("%w (%w)", err, errSecretUnknown)
 	}
 	return err
@@ -288,19 +303,25 @@ func (p *Plugin) BulkVerifyVolumes(
 	if nodesOf == nil || err != nil {
 		return answer, err
 	}
+	owners := p.attached.owners()
+	current := map[types.NodeName]string{}
+	for node := range volumesByNode {
+		known, _ := p.driverNode(ctx, s.facts, node) // Its error leaves the id empty.
+		current[node], owners[known.NodeID] = known.NodeID, node
+	}
 	for node, specs := range volumesByNode {
-		current, _ := p.driverNode(ctx, s.facts, node) // Its error leaves the id empty.
 		answer[node] = map[v1.UniqueVolumeName]bool{}
 		for name, spec := range specs {
 			src, err := p.sourceOf(spec)
 			if err != nil {
 				continue
 			}
-			attached, reported, err := p.verify(src, node, current.NodeID, nodesOf)
+			nodes, reported, err := nodesOf(src.csi.VolumeHandle)
 			if err != nil {
 				return nil, err
 			}
-			if reported {
+			attached, known := p.verify(src, node, current[node], nodes)
+			if attached || known && reported && areOthers(nodes, node, owners) {
 				answer[node][name] = attached
 			}
 		}
@@ -308,23 +329,28 @@ func (p *Plugin) BulkVerifyVolumes(
 	return answer, nil
 }
 
-// verify reports whether a volume is attached to a node whose id is id, or was another one when the volume was attached.
-// reported is false if the driver does not report it, or if no id is known.
-func (p *Plugin) verify(
-	src source, node types.NodeName, id string, nodesOf func(handle string) ([]string, bool, error),
-) (attached, reported bool, err error) {
+// verify reports whether a volume that is on some nodes is attached to a node whose id is id, or was another one when the volume was
+// attached. known is false if no id is known.
+func (p *Plugin) verify(src source, node types.NodeName, id string, nodes []string) (attached, known bool) {
 	at := attachment{src.csi.VolumeHandle, node}
-	known, _ := p.attached.of(at)
-	id = cmp.Or(known.nodeID, id)
-	if id == "" {
-		return false, false, nil
-	}
-	nodes, reported, err := nodesOf(at.handle)
-	attached = err == nil && slices.Contains(nodes, id)
+	made, _ := p.attached.of(at)
+	id = cmp.Or(made.nodeID, id)
+	attached = id != "" && slices.Contains(nodes, id)
 	if attached {
 		p.attached.keep(at, src.csi.ControllerPublishSecretRef, id)
 	}
-	return attached, reported, err
+	return attached, id != ""
+}
+
+// areOthers reports whether ids are those of other nodes than the given one. An id that is not known may be an earlier one of
+// that node: a driver may start again with another id.
+func areOthers(ids []string, node types.NodeName, owners map[string]types.NodeName) bool {
+	for _, id := range ids {
+		if owner, known := owners[id]; !known || owner == node {
+			return false
+		}
+	}
+	return true
 }
 
 // keepSecrets keeps the secrets of attachments that are verified: after a restart Detach gets them from there.
@@ -398,7 +424,9 @@ func (s *session) readList(ctx context.Context) (map[string][]string, error) {
 			return nil, err
 		}
 		for _, entry := range answer.GetEntries() {
-			nodes[entry.GetVolume().GetVolumeId()] = entry.GetStatus().GetPublishedNodeIds()
+			if status := entry.GetStatus(); status != nil { // Without one the driver says nothing of nodes.
+				nodes[entry.GetVolume().GetVolumeId()] = status.GetPublishedNodeIds()
+			}
 		}
 		token = answer.GetNextToken()
 		if token == "" {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -241,4 +243,102 @@ func TestAClosedDriverStillStages(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, stages)
 	require.ErrorIs(t, n.setUp(t.Context()), volume.ErrTransient)
+}
+
+// verified returns what the plugin says of the volume on node-2, in a new process.
+func (n *node) verified() (attached, said bool) {
+	n.t.Helper()
+	n.restartAgent()
+	attacher, err := n.plugin.NewAttacher()
+	require.NoError(n.t, err)
+	answer, err := attacher.VolumesAreAttached(n.t.Context(), map[v1.UniqueVolumeName]*volume.Spec{"name": n.spec}, "node-2")
+	require.NoError(n.t, err)
+	attached, said = answer["name"]
+	return attached, said
+}
+
+// A list that shows a volume on a node of which nothing is known does not say that the volume is not attached: the node may have had that id
+// before, or the driver lies.
+func TestAVolumeOnAnUnknownNodeIsUnknown(t *testing.T) {
+	nodes := changingNodes{"node-2": "id-1"}
+	n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Nodes = nodes })
+	attacher, err := n.plugin.NewAttacher()
+	require.NoError(t, err)
+	_, err = attacher.Attach(t.Context(), n.spec, "node-2")
+	require.NoError(t, err)
+	nodes["node-2"] = "id-2"
+	_, said := n.verified()
+	assert.False(t, said)
+	nodes["node-2"] = "id-1"
+	attached, _ := n.verified()
+	assert.True(t, attached)
+	attacher, err = n.plugin.NewAttacher()
+	require.NoError(t, err)
+	require.NoError(t, attacher.(volume.Detacher).Detach(t.Context(), n.spec.PersistentVolume.Spec.CSI.VolumeHandle, "node-2"))
+	attached, said = n.verified()
+	assert.False(t, attached)
+	assert.True(t, said, "it is on no node")
+
+	_, err = n.plugin.attach(t, n.spec, "node-1")
+	require.NoError(t, err)
+	answer, err := n.plugin.BulkVerifyVolumes(t.Context(), map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec{
+		"node-1": {"other": n.provision("pv-2", nil)}, "node-2": {"name": n.spec},
+	})
+	require.NoError(t, err)
+	attached, said = answer["node-2"]["name"]
+	assert.False(t, attached)
+	assert.True(t, said, "it is on another node that is known")
+}
+
+// attach attaches a volume.
+func (p *Plugin) attach(t *testing.T, spec *volume.Spec, node types.NodeName) (string, error) {
+	t.Helper()
+	attacher, err := p.NewAttacher()
+	require.NoError(t, err)
+	return attacher.Attach(t.Context(), spec, node)
+}
+
+// An entry of a list without a status says nothing of nodes.
+func TestAListWithoutAStatusSaysNothing(t *testing.T) {
+	n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Nodes = changingNodes{"node-2": "id-1"} })
+	_, err := n.plugin.attach(t, n.spec, "node-2")
+	require.NoError(t, err)
+	n.Plan("ListVolumes", fakedriver.Fault{Change: func(answer proto.Message) {
+		for _, entry := range answer.(*csi.ListVolumesResponse).GetEntries() {
+			entry.Status = nil
+		}
+	}})
+	_, said := n.verified()
+	assert.False(t, said)
+	attached, _ := n.verified()
+	assert.True(t, attached)
+}
+
+// A driver may drop PUBLISH_UNPUBLISH_VOLUME in an update. Volumes that it has attached are detached all the same.
+func TestAVolumeIsDetachedByADriverThatAttachesNoMore(t *testing.T) {
+	required := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: fakedriver.Name}}
+	n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Object = required })
+	_, err := n.plugin.attach(t, n.spec, "node-1")
+	require.NoError(t, err)
+	n.Update(func(o *fakedriver.Options) { o.Controller = withoutAttach().Controller })
+	n.restart()
+	require.Eventually(t, func() bool {
+		return n.driver.Connect(t.Context()) == nil && !n.plugin.client.known().controller[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
+	}, time.Minute, time.Millisecond)
+	detacher, err := n.plugin.NewDetacher()
+	require.NoError(t, err)
+	handle := n.spec.PersistentVolume.Spec.CSI.VolumeHandle
+	n.Plan("ControllerUnpublishVolume", fakedriver.Fault{Code: codes.Unimplemented})
+	err = detacher.Detach(t.Context(), handle, "node-1")
+	require.ErrorIs(t, err, volume.ErrUnsupported)
+	require.ErrorContains(t, err, handle)
+	require.NoError(t, detacher.Detach(t.Context(), handle, "node-1"))
+	for _, v := range n.Volumes() {
+		assert.Empty(t, v.Nodes)
+	}
+	before := n.Count("ControllerUnpublishVolume")
+	_, err = n.plugin.attach(t, n.spec, "node-1")
+	require.NoError(t, err)
+	require.NoError(t, detacher.Detach(t.Context(), handle, "node-1"), "it was not attached by a call")
+	assert.Equal(t, before, n.Count("ControllerUnpublishVolume"))
 }

@@ -118,9 +118,13 @@ func (n *nodeService) publish(ctx context.Context, pub publication) error {
 	if err != nil {
 		return n.mountPoints.notCalled(pub.path, err)
 	}
+	staging, err := n.stagingOf(pub.src)
+	if err != nil {
+		return n.mountPoints.notCalled(pub.path, err)
+	}
 	existed, err := n.mountPoints.records.write(record{
 		Path: pub.path, VolumeID: pub.src.csi.VolumeHandle, Kind: published,
-		Staging: request.GetStagingTargetPath(), PublishContext: request.GetPublishContext(),
+		Staging: staging, PublishContext: request.GetPublishContext(),
 	})
 	if err != nil {
 		return fmt.Errorf("publishing volume %q: %w", pub.src.pv.Name, err)
@@ -133,6 +137,18 @@ func (n *nodeService) publish(ctx context.Context, pub publication) error {
 		return n.mountPoints.undoFailed(ctx, pub.path, existed, err)
 	}
 	return n.checkPublished(ctx, pub)
+}
+
+// stagingOf returns where a volume is staged; empty if it is not.
+func (n *nodeService) stagingOf(src source) (string, error) {
+	if src.inline {
+		return "", nil
+	}
+	stages, err := n.stages(src)
+	if err != nil || !stages {
+		return "", err
+	}
+	return n.stagingPath(src), nil
 }
 
 func (n *nodeService) checkPublished(ctx context.Context, pub publication) error {
