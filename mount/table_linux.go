@@ -85,7 +85,7 @@ func readAll(fd, room int) ([]byte, error) {
 	}
 }
 
-// uniqueIDs returns the unique ids of all mounts, in the order of the table, or nil where the kernel has none.
+// uniqueIDs returns the unique ids of all mounts in the order of the table; nil if the kernel has none.
 func (r *reader) uniqueIDs(room int) []uint64 {
 	if r.without.has(FeatureStatmount) {
 		return nil
@@ -97,14 +97,14 @@ func (r *reader) uniqueIDs(room int) []uint64 {
 	return ids
 }
 
-// setUniqueIDs gives the mounts of the table their unique ids. before and after are the ids of all mounts, listed before and
-// after the table was read.
+// setUniqueIDs sets the unique ids of the mounts in the table. before and after are the ids of all mounts, listed before and after the
+// table was read.
 func (r *reader) setUniqueIDs(table []MountPoint, before, after []uint64) {
 	read := reading{table: table, before: before, after: after}
 	read.setUniqueIDs(oldID, r.facts)
 }
 
-// oldID returns the other id of the mount with the unique id, or false when it has gone.
+// oldID returns the reused id of the mount with the unique id; false if the mount is gone.
 func oldID(id uint64) (uint64, bool) {
 	var status mountStatus
 	err := statmountBasic(id, statmountMntBasic, &status)

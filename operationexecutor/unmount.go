@@ -16,7 +16,7 @@ type unmounting struct {
 	v     MountedVolume
 	state ActualStateOfWorldMounterUpdater
 
-	undoing Intent // from when it is on record
+	undoing Intent // set once it is on record
 }
 
 // GenerateUnmountVolumeFunc implements [OperationGenerator].
@@ -37,7 +37,7 @@ func (u *unmounting) run(ctx context.Context, x *execution) error {
 	return u.tearDown(ctx, at)
 }
 
-// ended records what became of the operation.
+// ended records the result of the operation.
 func (u *unmounting) ended(err error) error {
 	object, name := eitherObject(u.v.Pod, u.v.VolumeSpec), u.v.InnerVolumeSpecName
 	if err != nil {
@@ -48,13 +48,13 @@ func (u *unmounting) ended(err error) error {
 	return nil
 }
 
-// setUpAt is a set-up that is to be torn down.
+// setUpAt is the set-up to be torn down.
 type setUpAt struct {
 	unmounter volume.Unmounter
 	path      string
 }
 
-// prepare asks the plugin for what tears down.
+// prepare gets the unmounter and the path from the plugin.
 func (u *unmounting) prepare(ctx context.Context) (at setUpAt, err error) {
 	plugin, err := find(ctx, u.x, func() (volume.VolumePlugin, error) { return u.plugins.FindPluginByName(u.v.PluginName) })
 	if err != nil {
@@ -70,8 +70,8 @@ func (u *unmounting) prepare(ctx context.Context) (at setUpAt, err error) {
 	return at, err
 }
 
-// cleanSubpaths takes the parts of the volume from the pod's containers. When that fails, the volume itself is what it
-// was, and so is its state.
+// cleanSubpaths removes the sub-paths of the volume from the pod's containers. If that fails, the volume and its state stay as they
+// were.
 func (u *unmounting) cleanSubpaths(ctx context.Context) error {
 	if u.subpaths == nil {
 		return nil
@@ -108,7 +108,7 @@ func (u *unmounting) tearDown(ctx context.Context, at setUpAt) error {
 	return u.undone(ctx)
 }
 
-// undone says that the pod does not have the volume any more.
+// undone records that the pod does not have the volume any more.
 func (u *unmounting) undone(ctx context.Context) error {
 	u.x.failed = nil
 	if err := u.state.MarkVolumeAsUnmounted(u.v.PodName, u.v.VolumeName); err != nil {
@@ -129,7 +129,7 @@ func (u *unmounting) tearDownFailed(ctx context.Context, err error) error {
 	return u.halfDone(ctx, err)
 }
 
-// halfDone says that the volume may be half taken away.
+// halfDone records that the volume may be half torn down.
 func (u *unmounting) halfDone(ctx context.Context, err error) error {
 	u.conclude(ctx, u.x, u.undoing, IntentUncertain)
 	return uncertainToo(err, u.state.MarkVolumeMountAsUncertain(u.v))

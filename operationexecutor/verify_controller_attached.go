@@ -20,8 +20,8 @@ var (
 	ErrNotReportedInUse = errors.New("the node's status does not list the volume as in use yet")
 )
 
-// MountPreconditionError says that something must be seen to before the volume can be mounted. What is told so before an
-// operation began is no failure of it and costs no back-off: try again when the node's status has changed.
+// MountPreconditionError says that the volume cannot be mounted before the node's status changes. If a method returns it before an
+// operation began, that is no failure and causes no back-off: try again when the node's status has changed.
 type MountPreconditionError struct {
 	// Volume is the volume.
 	Volume v1.UniqueVolumeName
@@ -39,9 +39,9 @@ func (e *MountPreconditionError) Error() string {
 // Unwrap returns what is missing.
 func (e *MountPreconditionError) Unwrap() error { return e.Err }
 
-// VerifyControllerAttachedVolume begins to take over what the control plane says: that v is attached to this node, and the
-// path of its device. It is for nodes that do not attach by themselves. A volume that needs no attaching is taken as
-// attached. The error is a [*MountPreconditionError] when the node's status is known not to be there yet.
+// VerifyControllerAttachedVolume begins to read from the node's status that v is attached to this node, and the path of its device. It
+// is for nodes whose volumes a controller attaches. A volume that needs no attachment counts as attached. The error is a
+// [*MountPreconditionError] if the node's status is known not to list the volume yet.
 func (e *Executor) VerifyControllerAttachedVolume(ctx context.Context, v VolumeToMount, nodeName types.NodeName, actualState ActualStateOfWorldAttacherUpdater) (*Operation, error) {
 	op, err := e.generator.GenerateVerifyControllerAttachedVolumeFunc(v, nodeName, actualState)
 	if err != nil {
@@ -50,7 +50,7 @@ func (e *Executor) VerifyControllerAttachedVolume(ctx context.Context, v VolumeT
 	return e.begin(ctx, Key{Volume: v.VolumeName}, op)
 }
 
-// verifyingController is one operation that asks what the control plane has attached.
+// verifyingController is one operation that reads from the node's status whether a controller has attached a volume.
 type verifyingController struct {
 	*generator
 	x     *execution
@@ -68,7 +68,7 @@ func (g *generator) GenerateVerifyControllerAttachedVolumeFunc(v VolumeToMount, 
 	return newOperation(info, &verifyingController{generator: g, v: v, node: nodeName, state: actualState}), nil
 }
 
-// checkReported refuses what cannot succeed yet. It knows that without I/O.
+// checkReported returns an error if the operation cannot succeed yet. It does no I/O.
 func (g *generator) checkReported(v VolumeToMount, nodeName types.NodeName) error {
 	if !v.PluginIsAttachable {
 		return nil
@@ -107,8 +107,8 @@ func (c *verifyingController) run(ctx context.Context, x *execution) error {
 	return nil
 }
 
-// devicePath returns the path that the node's status gives, which is read from the source of truth; empty for a volume that
-// needs no attaching.
+// devicePath returns the path of the device in the node's status, which it reads from the store and not from a cache. It is empty for
+// a volume that needs no attachment.
 func (c *verifyingController) devicePath(ctx context.Context) (devicePath string, err error) {
 	if !c.v.PluginIsAttachable {
 		return "", nil
@@ -131,8 +131,8 @@ func (c *verifyingController) devicePath(ctx context.Context) (devicePath string
 	return devicePath, err
 }
 
-// claimSize returns the size of the volume's claim, from which an expansion on this node starts; zero when it is known
-// already, when there is no claim, or when the state cannot answer.
+// claimSize returns the size of the volume's claim, from which an expansion on this node starts. It is zero if the size is known
+// already, if there is no claim, or if the state does not keep sizes.
 func (c *verifyingController) claimSize(ctx context.Context) (size resource.Quantity, err error) {
 	sizes, ok := c.state.(ClaimSizes)
 	if !ok || c.claims == nil || !claimed(c.v.VolumeSpec) {

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// HoldLease waits for a lease, and calls work while it is held: with the lease as it was acquired, whose token says which
-// holder this is, and with a context that ends when ctx does, and at the latest when the lease has expired; its cause matches
-// [ErrLeaseLost] then. Meanwhile the lease is renewed, three times in its life. When work returns, the lease is released and
-// HoldLease returns the error of work, together with ErrLeaseLost if it was lost. When ctx ends before it is acquired, work is
-// not called.
+// HoldLease acquires a lease, and calls work while it holds the lease. work gets the acquired lease with its fencing token, and a
+// context. The context ends with ctx, and at the latest when the lease has expired: its cause then matches [ErrLeaseLost]. HoldLease
+// renews the lease three times in its duration. When work returns, HoldLease releases the lease and returns the error of work,
+// together with ErrLeaseLost if the lease was lost. If ctx ends before the lease is acquired, HoldLease does not call work.
 //
-// Work must return soon after its context has ended: HoldLease waits for it, and the lease is another's by then.
+// work must return soon after its context has ended. HoldLease waits for it, and meanwhile another process may hold the lease.
 func HoldLease(ctx context.Context, lessor Lessor, request LeaseRequest, work func(ctx context.Context, lease Lease) error) error {
 	lease, err := lessor.AcquireLease(ctx, request)
 	if err != nil {
@@ -38,7 +37,7 @@ func HoldLease(ctx context.Context, lessor Lessor, request LeaseRequest, work fu
 	return errors.Join(err, lessor.ReleaseLease(ending, lease))
 }
 
-// keepLease renews a lease until ctx ends, and calls lose when it has expired, or as soon as it is known to be lost.
+// keepLease renews a lease until ctx ends. It calls lose when the lease has expired or is known to be lost.
 func keepLease(ctx context.Context, lessor Lessor, lease Lease, lose context.CancelCauseFunc) {
 	expiry := time.AfterFunc(time.Until(lease.Expires), func() { lose(lease.lost(context.DeadlineExceeded)) })
 	defer expiry.Stop()

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// Mirror is what was last seen of one kind of object: a list and the watch that follows it. Reads cost no I/O. Make it with
-// [NewMirror] and keep it true with Follow. Its objects are shared and must not be changed: copy what is to be written. All
-// methods may be called from several goroutines at once.
+// Mirror is a copy in memory of the objects of one kind: a list, and the watch that follows it. Reads do no I/O. Make it with
+// [NewMirror], and keep it up to date with Follow. Its objects are shared and must not be changed: copy an object before you write it.
+// All methods may be called from several goroutines at once.
 type Mirror[T Object] struct {
 	store   Store
 	options MirrorOptions
@@ -25,18 +25,18 @@ type Mirror[T Object] struct {
 	items   map[types.NamespacedName]T
 	indexes []index[T]
 	version string // of the newest event or list that was applied
-	listing bool   // a list is on its way
-	late    []T    // what was put meanwhile: the list may not know it
+	listing bool   // a list runs
+	late    []T    // objects that were put meanwhile: the list may not have them
 }
 
 // MirrorOptions are the options of a [Mirror], and of [Follow]. The zero value is useful.
 type MirrorOptions struct {
-	// Logger gets why the store is read again; nil discards it.
+	// Logger logs why the store is read again; nil discards that.
 	Logger *slog.Logger
-	// InitialBackoff is the wait after a read that failed; it doubles with each failure in a row, up to MaxBackoff. Zero
-	// means half a second, and two minutes and two seconds.
+	// InitialBackoff is the wait after a failed read. It doubles with each failure in a row, up to MaxBackoff. Zero means half a
+	// second for InitialBackoff, and two minutes and two seconds for MaxBackoff.
 	InitialBackoff, MaxBackoff time.Duration
-	// Jitter is the greatest part of a wait that is left out at random, between 0 and 1; zero means 0.1, less than zero none.
+	// Jitter is the largest part by which a wait is shortened at random, between 0 and 1. Zero means 0.1; a negative value means none.
 	Jitter float64
 }
 
@@ -48,12 +48,12 @@ func NewMirror[T Object](s Store, options MirrorOptions) *Mirror[T] {
 	return &Mirror[T]{store: s, options: options, synced: make(chan struct{}), items: map[types.NamespacedName]T{}}
 }
 
-// NameOf returns the namespace and name of obj, under which a mirror has it.
+// NameOf returns the namespace and name of obj, its key in a mirror.
 func NameOf(obj Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }
 
-// WaitSynced waits for the first list, and reports whether it came before ctx ended.
+// WaitSynced waits for the first list. It returns false if ctx ends first.
 func (m *Mirror[T]) WaitSynced(ctx context.Context) bool {
 	select {
 	case <-m.synced:
@@ -73,7 +73,7 @@ func (m *Mirror[T]) HasSynced() bool {
 	}
 }
 
-// Get returns one object, and false when there is none of that name.
+// Get returns one object; false if there is none with that name.
 func (m *Mirror[T]) Get(name types.NamespacedName) (T, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -81,7 +81,7 @@ func (m *Mirror[T]) Get(name types.NamespacedName) (T, bool) {
 	return obj, ok
 }
 
-// All returns every object, in the order of their names.
+// All returns all objects, sorted by name.
 func (m *Mirror[T]) All() []T {
 	m.mu.RLock()
 	objects := slices.Collect(maps.Values(m.items))
@@ -117,9 +117,9 @@ func newer(a, b string) bool {
 	return err == nil && order > 0
 }
 
-// Follow keeps the mirror true until ctx ends, and calls changed for each object that is new, changed or gone, with the
-// object as it is or as it was last; Get tells which. It lists again whenever the watch ends, also when the store has
-// compacted what the watch needs, after a pause when that was soon. Call it once.
+// Follow keeps the mirror up to date until ctx ends. It calls changed for each object that is new, changed or deleted, with its present
+// or last version. Get tells whether the object still exists. Follow lists again whenever the watch ends, also because the store has
+// compacted the events that the watch needs. If a watch ends soon, Follow pauses before. Call it once.
 func (m *Mirror[T]) Follow(ctx context.Context, changed func(T)) {
 	synced := sync.OnceFunc(func() { close(m.synced) })
 	follow(ctx, m.store, m.options, follower[T]{
@@ -137,14 +137,15 @@ func (m *Mirror[T]) Follow(ctx context.Context, changed func(T)) {
 	})
 }
 
-// beginList has the mirror remember what is put from now on.
+// beginList makes the mirror remember the objects that are put from now on.
 func (m *Mirror[T]) beginList() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listing, m.late = true, nil
 }
 
-// replace makes a list the whole truth, but for what was put after it, and returns the objects that are new, changed or gone.
+// replace replaces the content by a list, except the objects that were put since. It returns the objects that are new, changed or
+// deleted.
 func (m *Mirror[T]) replace(items []T, version string) (changed []T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,7 +174,7 @@ func (m *Mirror[T]) replace(items []T, version string) (changed []T) {
 	return append(changed, gone...)
 }
 
-// apply adds one event. What Put has added since stays when it is newer.
+// apply applies one event. A newer object from Put stays.
 func (m *Mirror[T]) apply(event EventType, obj T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,7 +189,7 @@ func (m *Mirror[T]) apply(event EventType, obj T) {
 	m.set(obj)
 }
 
-// set makes obj the object of its name. m.mu is held.
+// set stores obj under its name. The caller holds m.mu.
 func (m *Mirror[T]) set(obj T) {
 	name := NameOf(obj)
 	m.unset(name)
@@ -198,7 +199,7 @@ func (m *Mirror[T]) set(obj T) {
 	}
 }
 
-// unset takes out the object of a name, if there is one. m.mu is held.
+// unset removes the object with a name, if there is one. The caller holds m.mu.
 func (m *Mirror[T]) unset(name types.NamespacedName) {
 	old, ok := m.items[name]
 	if !ok {

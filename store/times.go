@@ -8,15 +8,15 @@ import (
 )
 
 var (
-	secondsType = reflect.TypeFor[metav1.Time]()      // A constant, but for the language.
+	secondsType = reflect.TypeFor[metav1.Time]()      // Never changed.
 	microsType  = reflect.TypeFor[metav1.MicroTime]() // Likewise.
 )
 
-// trimTimes cuts the times in an object to what JSON says of them: seconds, or microseconds. A store that outlives its process
-// would give back other times than it had accepted, and so would a watch of one that asks a server.
+// trimTimes truncates the times in an object to the precision of their JSON form: seconds or microseconds. Otherwise a store on disk,
+// or the watch of a store on a server, would return other times than it has accepted.
 func trimTimes(obj any) { trimTimesIn(reflect.ValueOf(obj)) }
 
-// trimTimesIn looks into everything but the values of maps, in which no kind has a time.
+// trimTimesIn truncates the times in a value. It skips the values of maps: no kind has times there.
 func trimTimesIn(value reflect.Value) {
 	switch value.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -52,13 +52,13 @@ func trimTimesInStruct(value reflect.Value) {
 		return
 	}
 	for i := range value.NumField() {
-		if field := value.Field(i); field.CanInterface() { // Others are no part of what is stored.
+		if field := value.Field(i); field.CanInterface() { // Unexported fields are not stored.
 			trimTimesIn(field)
 		}
 	}
 }
 
-// trimmed returns a time as it is read from JSON.
+// trimmed returns a time with the precision of its JSON form.
 func trimmed(at time.Time, to time.Duration) time.Time {
 	if at.IsZero() {
 		return at
@@ -66,5 +66,5 @@ func trimmed(at time.Time, to time.Duration) time.Time {
 	return at.Truncate(to).Local()
 }
 
-// now is the time as it is read from JSON.
+// now returns the present time with the precision of its JSON form.
 func now() metav1.Time { return metav1.NewTime(trimmed(time.Now(), time.Second)) }

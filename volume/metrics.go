@@ -25,8 +25,8 @@ func (MetricsNil) GetMetrics(context.Context) (*Metrics, error) {
 
 // MetricsOptions says how a provider measures. The zero value measures any filesystem at the path.
 type MetricsOptions struct {
-	// Meter makes the measurements. Providers that share one have at most one abandoned call for each path, and together at most
-	// as many as it allows; it lists them. Nil means one of the provider's own.
+	// Meter makes the measurements. Providers that share a meter have at most one abandoned call for each path, and together at most
+	// MaxAbandoned. The meter lists these calls. Nil means that the provider has its own meter.
 	Meter *usage.Meter
 	// Expect is the filesystem to measure: that of a mount at the path, or that of a device. It is checked on the same descriptor
 	// that is measured. The zero value accepts any filesystem, as Kubernetes does: after an unmount the result is that of the
@@ -70,9 +70,9 @@ func NewMetricsStatFSWith(path string, options MetricsOptions) *MetricsStatFS {
 	}}
 }
 
-// GetMetrics implements [MetricsProvider]. Blocks are counted in f_frsize units, as POSIX has it for statvfs. Inodes
-// are nil where the filesystem does not count them (btrfs). The error matches [usage.ErrWrongFilesystem] when the path
-// does not lead to the filesystem that is expected, and [ErrUnsupported] elsewhere than on Linux.
+// GetMetrics implements [MetricsProvider]. It counts blocks in units of f_frsize, like POSIX statvfs. Inodes are nil if the filesystem
+// does not count them, like btrfs. If the path does not lead to the expected filesystem, the error matches [usage.ErrWrongFilesystem].
+// On other systems than Linux it matches [ErrUnsupported].
 func (m *MetricsStatFS) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.path == "" {
 		return nil, errNoPath("statfs")
@@ -100,7 +100,7 @@ func metricsOf(info usage.FSInfo, err error) (*Metrics, error) {
 	return m, nil
 }
 
-// measured makes an error of a meter match the sentinels of this package.
+// measured makes errors of a meter match the sentinels of this package.
 func measured(err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -122,8 +122,8 @@ func NewMetricsBlock(device string) *MetricsBlock {
 	return &MetricsBlock{device: device, size: deviceSize}
 }
 
-// GetMetrics implements [MetricsProvider]. It fills Capacity alone, and treats a call that hangs as [MetricsStatFS]
-// does. Elsewhere than on Linux the error matches [ErrUnsupported].
+// GetMetrics implements [MetricsProvider]. It returns only Capacity, and abandons a hanging call like [MetricsStatFS]. On other systems
+// than Linux the error matches [ErrUnsupported].
 func (m *MetricsBlock) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.device == "" {
 		return nil, errNoPath("size of a device")
@@ -149,17 +149,16 @@ var _ MetricsProvider = (*MetricsDu)(nil)
 // NewMetricsDu returns the provider for the directory path, an absolute path. It does no I/O.
 func NewMetricsDu(path string) *MetricsDu { return NewMetricsDuWith(path, MetricsOptions{}) }
 
-// NewMetricsDuWith returns the provider for the directory path, an absolute path, on the filesystem that is expected. It
-// does no I/O.
+// NewMetricsDuWith returns the provider for the directory path, an absolute path, with options. It does no I/O.
 func NewMetricsDuWith(path string, options MetricsOptions) *MetricsDu {
 	options.Meter = options.meter()
 	return &MetricsDu{path: path, options: options}
 }
 
-// GetMetrics implements [MetricsProvider]: Used and InodesUsed are what the tree below the path occupies (see
-// [usage.Meter.Measure], which reads the project quota if the filesystem has one), the rest is that of the shared filesystem
-// (see [MetricsStatFS]). The walk costs a system call per file and ends when ctx does: wrap it with [NewCachedMetrics].
-// Elsewhere than on Linux the error matches [ErrUnsupported].
+// GetMetrics implements [MetricsProvider]. Used and InodesUsed are those of the tree below the path: see [usage.Meter.Measure], which
+// reads the project quota if the filesystem has one. The other values are those of the shared filesystem: see [MetricsStatFS]. The walk
+// takes a system call per file and ends with ctx. Wrap the provider with [NewCachedMetrics]. On other systems than Linux the error
+// matches [ErrUnsupported].
 func (m *MetricsDu) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if m.path == "" {
 		return nil, errNoPath("disk usage")
@@ -201,7 +200,7 @@ func NewCachedMetrics(provider MetricsProvider, ttl time.Duration) *CachedMetric
 	return &CachedMetrics{provider: provider, ttl: ttl}
 }
 
-// GetMetrics implements [MetricsProvider]. Time in the result is that of the measurement. The caller owns the result.
+// GetMetrics implements [MetricsProvider]. Time in the result is the time of the measurement. The caller owns the result.
 func (m *CachedMetrics) GetMetrics(ctx context.Context) (*Metrics, error) {
 	if kept := m.fresh(); kept != nil {
 		return kept, nil
@@ -210,7 +209,7 @@ func (m *CachedMetrics) GetMetrics(ctx context.Context) (*Metrics, error) {
 	return metrics.copy(), err
 }
 
-// fresh returns a copy of the last success, or nil when it is too old.
+// fresh returns a copy of the last success, or nil if it is too old.
 func (m *CachedMetrics) fresh() *Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -231,7 +230,7 @@ func (m *CachedMetrics) refresh(ctx context.Context) (*Metrics, error) {
 	return metrics, nil
 }
 
-// copy returns a copy that shares nothing with m; nil of nil.
+// copy returns a deep copy; nil for nil.
 func (m *Metrics) copy() *Metrics {
 	if m == nil {
 		return nil

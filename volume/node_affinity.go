@@ -15,10 +15,10 @@ import (
 // allows.
 var ErrNodeAffinity = errors.New("the node affinity of the volume does not allow the node")
 
-// CheckNodeAffinity returns nil when the node affinity of pv allows node, of which the name and the labels are read, or
-// when pv has none. As in Kubernetes, one term is enough, a term holds when all of it does, an empty one never does, and a
-// selector without terms allows no node. Otherwise the error matches [ErrNodeAffinity]; or [ErrInvalid] when a term is
-// malformed, and none of the others allows the node.
+// CheckNodeAffinity returns nil if pv has no node affinity, or if its node affinity allows node. It reads only the name and the labels of
+// the node. The rules are those of Kubernetes: one term is enough, all requirements of a term must hold, an empty term never holds, and
+// a selector without terms allows no node. Otherwise the error matches [ErrNodeAffinity]. If a term is malformed and no other term
+// allows the node, it matches [ErrInvalid].
 func CheckNodeAffinity(pv *v1.PersistentVolume, node *v1.Node) error {
 	if !HasNodeAffinity(pv) {
 		return nil
@@ -26,18 +26,18 @@ func CheckNodeAffinity(pv *v1.PersistentVolume, node *v1.Node) error {
 	return affinityNode{labels: node.Labels, name: node.Name}.check(pv.Spec.NodeAffinity.Required)
 }
 
-// HasNodeAffinity reports whether there are nodes that pv may not allow.
+// HasNodeAffinity reports whether pv has a node affinity, which may exclude nodes.
 func HasNodeAffinity(pv *v1.PersistentVolume) bool {
 	return pv != nil && pv.Spec.NodeAffinity != nil && pv.Spec.NodeAffinity.Required != nil
 }
 
-// affinityNode is what a node selector is asked about.
+// affinityNode has the fields of a node that node selectors use.
 type affinityNode struct {
 	labels labels.Set
 	name   string
 }
 
-// check reports whether one of the terms allows the node.
+// check returns nil if one of the terms allows the node.
 func (n affinityNode) check(required *v1.NodeSelector) error {
 	var malformed []error
 	for i, term := range required.NodeSelectorTerms {
@@ -68,7 +68,8 @@ func (n affinityNode) matches(term v1.NodeSelectorTerm) (bool, error) {
 	return byLabels && byFields && len(term.MatchExpressions)+len(term.MatchFields) > 0, nil
 }
 
-// matchesFields is about the one field that a node can be chosen by, its name, which need not be a label's value.
+// matchesFields reports whether the requirements on fields hold. The only field is the node's name, which need not be a valid value of a
+// label.
 func (n affinityNode) matchesFields(requirements []v1.NodeSelectorRequirement) (bool, error) {
 	all := true
 	for _, r := range requirements {
@@ -97,7 +98,7 @@ func matchesAll(requirements []v1.NodeSelectorRequirement, of labels.Set) (bool,
 	return all, nil
 }
 
-// operators are those of a node selector, in the words of label selectors.
+// operators maps the operators of node selectors to those of label selectors.
 var operators = map[v1.NodeSelectorOperator]selection.Operator{
 	v1.NodeSelectorOpIn:           selection.In,
 	v1.NodeSelectorOpNotIn:        selection.NotIn,

@@ -14,20 +14,21 @@ import (
 
 // The types here that hold what a user wrote print, encode and log without the values of it: they may be secrets.
 
-// PublicKeyDeclarer says which values in the specs of a plugin are no secrets. Without it, none is public.
+// PublicKeyDeclarer is an optional interface. It declares which values in the specs of a plugin are no secrets. Without it, none is
+// public.
 type PublicKeyDeclarer interface {
 	VolumePlugin
-	// PublicKeys returns keys of volumeAttributes, of options of flexVolume and of mount options, such as "share" or "vers".
-	// Their values are written into the records of a node in clear; those of others are replaced there. What CanSupport,
-	// GetVolumeName, GetDeviceMountPath and the calls that take a volume away need of a spec must be public, since after a
-	// restart they are given the spec of the record. It is asked once, at registration.
+	// PublicKeys returns keys of volumeAttributes, of options of flexVolume and of mount options, such as "share" or "vers". The
+	// records of a node have their values in clear text, and [Redacted] for all others. After a restart, CanSupport,
+	// GetVolumeName, GetDeviceMountPath and the calls that tear down, unstage and detach get the spec of the record. So every value
+	// that they need must be public. PublicKeys is called once, at registration.
 	PublicKeys() []string
 }
 
-// Redacted is what stands in a record in the place of a value that is not public.
+// Redacted replaces a value in a record that is not public.
 const Redacted = "***"
 
-// PublicKeys returns what the plugin of that name declares as [PublicKeyDeclarer]; none when there is no such plugin. The
+// PublicKeys returns the keys that the plugin with that name declares as a [PublicKeyDeclarer]; none if there is no such plugin. The
 // caller does not change the slice.
 func (m *VolumePluginMgr) PublicKeys(pluginName string) []string {
 	if entry := m.plugins.Load().byName[pluginName]; entry != nil {
@@ -44,9 +45,8 @@ func publicKeysOf(plugin VolumePlugin) []string {
 	return nil
 }
 
-// Recorded returns spec as records hold it: a copy without labels, annotations and status, and with the values of those
-// options alone whose keys are public. Other attributes keep their key, with the value [Redacted]; other mount options are left
-// out.
+// Recorded returns the spec as it is in records: a copy without labels, annotations and status, and only with the values of options
+// whose keys are public. Other attributes have the value [Redacted]. Other mount options are omitted.
 func (s *Spec) Recorded(public []string) *Spec {
 	r, keys := &Spec{ReadOnly: s.ReadOnly}, publicKeys(public)
 	if s.Volume != nil {
@@ -61,8 +61,7 @@ func (s *Spec) Recorded(public []string) *Spec {
 	return r
 }
 
-// IsPublic reports whether [Spec.Recorded] keeps every value of the spec, so that two specs are the same when what is recorded
-// of them is.
+// IsPublic reports whether [Spec.Recorded] keeps every value of the spec. Two such specs are equal if their recorded specs are.
 func (s *Spec) IsPublic(public []string) bool {
 	keys := publicKeys(public)
 	if driver, ok := s.Driver(); ok && len(keys.hidden(driver.Parameters)) > 0 {
@@ -129,7 +128,7 @@ func (k publicKeys) redact(key string, value *string) {
 	}
 }
 
-// publicSpec is what is printed of a Spec.
+// publicSpec is the printed form of a Spec.
 type publicSpec struct {
 	Name     string
 	Source   string
@@ -143,13 +142,13 @@ func (s *Spec) public() publicSpec {
 // Format implements [fmt.Formatter]: with every verb, the name, the kind of the source and the read-only flag.
 func (s Spec) Format(state fmt.State, verb rune) { format(state, verb, s.public()) }
 
-// MarshalJSON implements [json.Marshaler]: the same as Format. What holds the whole spec are its two objects.
+// MarshalJSON implements [json.Marshaler]: the same as Format. To encode the whole spec, encode its two objects.
 func (s Spec) MarshalJSON() ([]byte, error) { return json.Marshal(s.public()) }
 
 // LogValue implements [slog.LogValuer]: the same as Format.
 func (s Spec) LogValue() slog.Value { return slog.AnyValue(s.public()) }
 
-// publicDriver is what is printed of a Driver.
+// publicDriver is the printed form of a Driver.
 type publicDriver struct {
 	PluginName, Handle, FSType string
 	ReadOnly                   bool
@@ -174,7 +173,7 @@ func (d Driver) MarshalJSON() ([]byte, error) { return json.Marshal(d.public()) 
 // LogValue implements [slog.LogValuer]: the same as Format.
 func (d Driver) LogValue() slog.Value { return slog.AnyValue(d.public()) }
 
-// publicOptions is what is printed of VolumeOptions.
+// publicOptions is the printed form of VolumeOptions.
 type publicOptions struct {
 	PVName, PVC, Source string
 	ReclaimPolicy       string
@@ -212,10 +211,10 @@ func format(state fmt.State, verb rune, public any) {
 
 func sortedKeys(values map[string]string) []string { return slices.Sorted(maps.Keys(values)) }
 
-// maxShown is how many bytes of what a user wrote are in an error.
+// maxShown is how many bytes of a user's text an error shows.
 const maxShown = 64
 
-// Quote quotes what a user wrote for an error, and cuts it at 64 bytes.
+// Quote quotes a user's text for an error, and cuts it at 64 bytes.
 func Quote(text string) string {
 	if len(text) <= maxShown {
 		return fmt.Sprintf("%q", text)
@@ -229,8 +228,8 @@ func optionKey(option string) string {
 	return Quote(key)
 }
 
-// OptionKeys names mount options in an error: each by its key, quoted and cut at 64 bytes, because its value may be a secret.
-// Of many it names the first ones.
+// OptionKeys returns the names of mount options for an error: each by its key, quoted and cut at 64 bytes, because its value may be a
+// secret. If there are many, it names only the first ones.
 func OptionKeys(options []string) string {
 	const most = 8
 	var keys []string

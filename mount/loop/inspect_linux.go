@@ -100,7 +100,7 @@ func sysBacking(number int) (path string, deleted bool) {
 // unless the filesystem of its backing file hangs.
 const queryLimit = 250 * time.Millisecond
 
-// within calls ioctlUint64 for a device. It abandons the call when ctx ends, or after limit; a limit of zero means none.
+// within calls ask for a device. It abandons the call when ctx ends, or after limit; a limit of zero means none.
 func (i inspector) within(ctx context.Context, limit time.Duration, number int,
 	ask func(number int) (Device, bool, error),
 ) (Device, bool, error) {

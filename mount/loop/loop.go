@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The sentinels of this package. Match them with errors.Is; every one survives any wrapping. The errno of a failed
-// system call is matched likewise: errors.Is(err, unix.EBUSY).
+// The sentinels of this package. Match them with errors.Is. The errno of a failed system call matches in the same way:
+// errors.Is(err, unix.EBUSY).
 var (
 	// ErrInUse says that another program holds a device, or that a file is attached with other options than the call asks
 	// for. Nothing was changed, unless the error matches mount.ErrUncertain too.
@@ -19,14 +19,14 @@ var (
 	ErrNotAttached = errors.New("not attached to a loop device")
 	// ErrNotRegular says that the backing file is not a regular file.
 	ErrNotRegular = errors.New("not a regular file")
-	// ErrNoDevice says that no loop device can be had: the loop module is missing, the control device or the node of a
-	// device is not there, or every device was taken by others time and again.
+	// ErrNoDevice says that no loop device could be attached: the loop module, the control device or the node of a device is
+	// missing, or other programs took each free device first, several times.
 	ErrNoDevice = errors.New("no loop device available")
-	// ErrShrink says that a backing file has become smaller than its device, which is left as it is.
+	// ErrShrink says that a backing file has become smaller than its device. The device was not changed.
 	ErrShrink = errors.New("a loop device is never made smaller")
 )
 
-// Device is a loop device that was attached when it was looked at. It is a value: nothing is held open.
+// Device is the state of an attached loop device when it was read. It is a value: it holds nothing open.
 type Device struct {
 	// Path is the absolute path of the device's node, such as "/dev/loop3".
 	Path string
@@ -34,30 +34,29 @@ type Device struct {
 	Number int
 	// Major and Minor are the device's number, as the mount table shows it.
 	Major, Minor uint32
-	// DiskSeq is the number that the kernel gave to this attachment, which no other one ever gets until the next boot; 0
-	// where the kernel has no such numbers (before Linux 5.15). With it [Manager.Detach] need not ioctlUint64 the filesystem of the
-	// backing file, which may hang, whether the device still has the file.
+	// DiskSeq is the kernel's number of this attachment, which no other attachment gets until the next boot; 0 before Linux 5.15.
+	// With it [Manager.Detach] proves that the device still has the file without a call to the file's filesystem, which may hang.
 	DiskSeq uint64
 	// BackingDevice and BackingInode identify the backing file: st_dev, in the kernel's encoding, and st_ino.
 	BackingDevice, BackingInode uint64
-	// BackingRdev is st_rdev of what is held by [Manager.HoldDevice]; 0 for a regular file.
+	// BackingRdev is st_rdev of the block device that [Manager.HoldDevice] holds; 0 for a regular file.
 	BackingRdev uint64
 	// BackingPath is the absolute path of the backing file as the kernel knows it, without the mark of a deleted file.
-	// It is for people and for files that have no name any more; it is empty when the kernel does not tell.
+	// It is for people, and for files that have no name any more. It is empty if the kernel does not report it.
 	BackingPath string
-	// Deleted is true when the backing file has no name any more at BackingPath.
+	// Deleted is true if the backing file was deleted at BackingPath.
 	Deleted bool
-	// Label is the [KeptLabel] of what [AttachOptions] said.
+	// Label is the [KeptLabel] of the label in [AttachOptions].
 	Label string
-	// ReadOnly is true when the device refuses writes.
+	// ReadOnly is true if the device refuses writes.
 	ReadOnly bool
-	// DirectIO is true when the device bypasses the page cache of the backing file.
+	// DirectIO is true if the device bypasses the page cache of the backing file.
 	DirectIO bool
-	// AutoClear is true when the kernel detaches the device with its last close.
+	// AutoClear is true if the kernel detaches the device with its last close.
 	AutoClear bool
-	// Silent is true if the device did not answer in time, because the filesystem of its backing file hangs. Then only its
-	// path, its numbers and BackingPath are known, and the identity of its file if that was known before. Only
-	// [Manager.Devices] returns such devices.
+	// Silent is true if the device did not answer in time, because the filesystem of its backing file hangs. Then the path, the
+	// numbers and BackingPath are set, and the identity of the file if that was known before. Only [Manager.Devices] returns such
+	// devices.
 	Silent bool
 	// Offset and SizeLimit are the part of the file that the device shows, in bytes. Both are 0 for a whole file.
 	Offset, SizeLimit uint64
@@ -66,20 +65,19 @@ type Device struct {
 // Whole reports whether the device shows its backing file from the first byte to the last.
 func (d Device) Whole() bool { return d.Offset == 0 && d.SizeLimit == 0 }
 
-// Has reports whether info, of a file that was opened or looked at without following a link, describes the backing file
-// of d.
+// Has reports whether info describes the backing file of d. info must be from Stat of an open file, or from Lstat.
 func (d Device) Has(info os.FileInfo) bool { return d.has(info) }
 
-// IsLabelled reports whether the device was given the label. See [KeptLabel].
+// IsLabelled reports whether the device was attached with the label. See [KeptLabel].
 func (d Device) IsLabelled(label string) bool { return d.Label == KeptLabel(label) }
 
-// MayBeLabelled is [Device.IsLabelled], and true too for what a version before this one has kept of a long label: its first 63
-// bytes, which other labels may share. Compare the file as well.
+// MayBeLabelled is [Device.IsLabelled]. It is also true if an older version attached the device with a long label: it kept only the
+// first 63 bytes, which other labels may share. So compare the file as well.
 func (d Device) MayBeLabelled(label string) bool {
 	return d.IsLabelled(label) || len(label) >= keptBytes && d.Label == OlderLabel(label)
 }
 
-// Holds reports whether d keeps the number of other from being given to another device, as [Manager.HoldDevice] has it do.
+// Holds reports whether d holds other, so that no other device gets its number. [Manager.HoldDevice] attaches such a device.
 func (d Device) Holds(other Device) bool { return d.holds(other) }
 
 // AttachOptions says how to attach a file. The zero value attaches all of it for reading and writing, through the page
@@ -87,8 +85,8 @@ func (d Device) Holds(other Device) bool { return d.holds(other) }
 type AttachOptions struct {
 	// ReadOnly makes a device that refuses writes. The file is then opened for reading only.
 	ReadOnly bool
-	// DirectIO asks for a device that bypasses the page cache of the backing file, so data is cached once and not twice. It
-	// is a wish: if the filesystem cannot do it, the device works without, and [Device] shows that.
+	// DirectIO makes the device bypass the page cache of the backing file, so data is cached once and not twice. If the filesystem
+	// cannot do that, the device is attached without it, and [Device] shows that.
 	DirectIO bool
 	// SectorSize is the logical sector size of the device in bytes: 512, 1024, 2048 or 4096. Zero leaves it to the
 	// kernel.
@@ -97,12 +95,12 @@ type AttachOptions struct {
 	Offset uint64
 	// SizeLimit is the greatest size of the device in bytes, a multiple of the sector size. Zero: up to the file's end.
 	SizeLimit uint64
-	// Label is kept by the kernel with the device (lo_file_name), where it can be found again when the file has no name
-	// any more. Empty means the path of the file. Of a long one a digest is kept: see [KeptLabel].
+	// Label is a text that the kernel keeps with the device (lo_file_name). It identifies the device after the file was deleted.
+	// Empty means the path of the file. For a long label the kernel keeps a digest: see [KeptLabel].
 	Label string
 }
 
-// defaultSector is the sector size that the kernel chooses at the least.
+// defaultSector is the smallest sector size that the kernel chooses by itself.
 const defaultSector = 512
 
 func (o AttachOptions) check() error {
@@ -119,17 +117,17 @@ func (o AttachOptions) check() error {
 	return nil
 }
 
-// keptBytes is how much of a label the kernel keeps: 64 bytes (LO_NAME_SIZE) with the NUL at the end.
+// keptBytes is how many bytes of a label the kernel keeps: LO_NAME_SIZE, 64, less the NUL at the end.
 const keptBytes = 63
 
 // digestChars is the length of the digest of a label that is too long: 128 bits in base 32.
 const digestChars = 26
 
-// OlderLabel returns what a version before this one has given the kernel of a label: its first 63 bytes.
+// OlderLabel returns the form of a label that older versions gave the kernel: its first 63 bytes.
 func OlderLabel(label string) string { return label[:min(len(label), keptBytes)] }
 
-// KeptLabel returns what the kernel is given of a label, which differs for labels that differ. One of up to 62 bytes stays what
-// it is. A longer one becomes 63 bytes: its beginning, a tilde and a digest of all of it.
+// KeptLabel returns the form of a label that the kernel keeps. Different labels have different forms. A label of up to 62 bytes stays
+// as it is. A longer one becomes 63 bytes: its beginning, a tilde and a digest of the whole label.
 func KeptLabel(label string) string {
 	if len(label) < keptBytes {
 		return label

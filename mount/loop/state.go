@@ -8,14 +8,14 @@ import (
 	"github.com/volumekit/volumekit/internal/abandonable"
 )
 
-// nodes opens the nodes of devices. The number that sysfs shows of a device stays the same for as long as the module is loaded. Its
-// methods may be called from several goroutines at once.
+// nodes opens the nodes of devices. It caches the device numbers of sysfs, which stay the same while the module is loaded. Its methods
+// may be called from several goroutines at once.
 type nodes struct {
 	mu    sync.Mutex
 	rdevs map[int]uint64 // st_rdev of the nodes, by the number of the device
 }
 
-// rdev returns what was kept of a device; 0 for nothing.
+// rdev returns the cached number of a device; 0 if there is none.
 func (n *nodes) rdev(number int) uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -28,25 +28,25 @@ func (n *nodes) keepRdev(number int, rdev uint64) {
 	n.rdevs[number] = rdev
 }
 
-// inspector asks devices what they have.
+// inspector reads the state of devices.
 type inspector struct {
 	nodes *nodes
 	calls *abandonable.Calls
 }
 
-// index knows which device has which file. One goroutine at a time looks at all devices.
+// index maps files to the devices that have them. One goroutine at a time scans all devices.
 type index struct {
 	*rows
 
 	inspector inspector
-	scanning  chan struct{} // has a token while one does
+	scanning  chan struct{} // has a token during a scan
 }
 
 func newIndex(r *rows, inspector inspector) index {
 	return index{rows: r, inspector: inspector, scanning: make(chan struct{}, 1)}
 }
 
-// beginScan waits until no other goroutine looks at all devices, and returns what ends the scan, or the error of ctx.
+// beginScan waits until no other goroutine scans. It returns the function that ends the scan, or the error of ctx.
 func (x index) beginScan(ctx context.Context) (end func(), err error) {
 	select {
 	case x.scanning <- struct{}{}:
@@ -56,19 +56,19 @@ func (x index) beginScan(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// changes attaches and detaches, and keeps what comes of it in the rows. Its methods may be called from several goroutines at once.
+// changes attaches and detaches devices, and records the results in the rows. Its methods may be called from several goroutines at once.
 type changes struct {
 	rows  *rows
 	nodes *nodes
-	// running has a token from before a change until its number is known, so that the numbers of changes that are made here are seen
-	// in their order. It saves looks at all devices, and nothing else depends on it.
+	// running has a token from before a change until its sequence number is known. So this process sees the numbers of its changes
+	// in order. That only saves scans: nothing else depends on it.
 	running chan struct{}
 
 	mu      sync.Mutex
-	pending int // a device that was detached here, and whose number since then is not known; or noDevice
+	pending int // a device that was detached here, and whose new sequence number is not known yet; or noDevice
 }
 
-// noDevice stands for the number of no device.
+// noDevice is the number of no device.
 const noDevice = -1
 
 func newChanges(r *rows, n *nodes) *changes {
@@ -78,7 +78,7 @@ func newChanges(r *rows, n *nodes) *changes {
 // changeLimit is how long a change waits for another one. It takes microseconds; one that hangs must not hold up others.
 const changeLimit = 250 * time.Millisecond
 
-// begin waits, but not for long, until no other change runs, and returns what ends this one.
+// begin waits until no other change runs, but at most changeLimit. It returns the function that ends this change.
 func (c *changes) begin(ctx context.Context) (end func()) {
 	end = func() { <-c.running }
 	select {
@@ -97,7 +97,7 @@ func (c *changes) begin(ctx context.Context) (end func()) {
 	return func() {}
 }
 
-// detached keeps that the attachment of a device with number seq has ended here. The number of its end is found out later.
+// detached records that this process has ended the attachment seq of a device. The sequence number of its end is read later.
 func (c *changes) detached(number int, seq uint64) {
 	c.mu.Lock()
 	c.pending = number
@@ -105,7 +105,7 @@ func (c *changes) detached(number int, seq uint64) {
 	c.rows.detached(number, seq)
 }
 
-// takePending returns the device that detached has kept, once.
+// takePending returns the device that detached has recorded, and clears it.
 func (c *changes) takePending() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,7 @@ func (m *Manager) tune(ctx context.Context, h handle, tuning Tuning) (Device, er
 	})
 }
 
-// tuneDevice changes what is to be changed, and returns the device as it is then.
+// tuneDevice applies the tuning, and returns the new state of the device.
 func (m *Manager) tuneDevice(ctx context.Context, device Device, tuning Tuning) (Device, error) {
 	node, err := m.nodes.open(device.Number, unix.O_RDONLY)
 	if err != nil {

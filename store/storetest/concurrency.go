@@ -79,7 +79,7 @@ func testOneCreator(t *testing.T, s store.Store) {
 	}
 }
 
-// testUpdateAgainstDelete lets writers change and delete one version: the first one is the only one that succeeds.
+// testUpdateAgainstDelete makes writers change and delete one version: only the first one succeeds.
 func testUpdateAgainstDelete(t *testing.T, s store.Store) {
 	for round := range 30 {
 		pv := create(t, s, newVolume(fmt.Sprintf("disk-%d", round)))
@@ -124,8 +124,8 @@ func testIncrements(t *testing.T, s store.Store) {
 	}
 }
 
-// increment adds one to the volume's label, again until no other writer was faster. Each time one of the others is done
-// with one of its increments, so that only a store that is broken is asked more often than there are increments.
+// increment adds one to the volume's label, and retries after each conflict. Each conflict means that another writer has made one of
+// its increments. So only a broken store has more conflicts than there are increments.
 func increment(ctx context.Context, s store.Store) error {
 	for range writers*increments + 1 {
 		pv, err := store.Get[*v1.PersistentVolume](ctx, s, "", "disk")
@@ -141,7 +141,7 @@ func increment(ctx context.Context, s store.Store) error {
 	return fmt.Errorf("%w, though all others must be done by now", store.ErrConflict)
 }
 
-// testListThenWatch follows the store as every reader does, while others write, and must end with what is there.
+// testListThenWatch follows the store by a list and a watch while others write. In the end it must have the content of the store.
 func testListThenWatch(t *testing.T, s store.Store) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -153,7 +153,7 @@ func testListThenWatch(t *testing.T, s store.Store) {
 	}
 }
 
-// churn creates, changes and deletes volumes of its own, and ends with one that says so.
+// churn creates, changes and deletes its own volumes. The last one that it creates marks its end.
 func churn(t *testing.T, s store.Store, writer int) {
 	for i := range 10 {
 		name := fmt.Sprintf("disk-%d-%d", writer, i)
@@ -223,7 +223,7 @@ func apply(seen map[string]string, event store.Event) {
 	}
 }
 
-// compare holds what was followed against what the store lists. All writers have ended.
+// compare compares what follow has seen with a list. All writers have ended.
 func compare(t *testing.T, s store.Store, seen map[string]string) {
 	items, _, err := store.ListOf[*v1.PersistentVolume](t.Context(), s, "")
 	if err != nil {

@@ -13,30 +13,30 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// ErrInjected is matched by every error that a [Faulty] store makes up, but for conflicts.
+// ErrInjected matches every injected error of a [Faulty] store, except conflicts.
 var ErrInjected = errors.New("injected by the test")
 
-// Faults says how often a [Faulty] store does what: each a probability between 0 and 1. The zero value does nothing.
+// Faults are the probabilities of the faults of a [Faulty] store, between 0 and 1. The zero value has no faults.
 type Faults struct {
-	// Seed begins the random numbers: the same calls in the same order meet the same faults.
+	// Seed is the seed of the random numbers: the same calls in the same order get the same faults.
 	Seed uint64
-	// Conflict is how often an update is refused although no other write came between.
+	// Conflict is how often an update fails with a conflict although no other write came between.
 	Conflict float64
 	// Refuse is how often a call fails before it does anything.
 	Refuse float64
-	// LoseAnswer is how often a write happens and its caller gets an error.
+	// LoseAnswer is how often a write takes effect although its caller gets an error.
 	LoseAnswer float64
-	// CutWatch is how often a watch is closed in place of its next event, which a resumed watch gets.
+	// CutWatch is how often a watch is closed instead of its next event. A resumed watch gets that event.
 	CutWatch float64
-	// Duplicate is how often an event is sent twice. No store does that by the rules; a reader that resumes from an older version
-	// sees the same.
+	// Duplicate is how often an event is sent twice. The rules of stores forbid that. But a reader that resumes at an older version
+	// gets events twice, too.
 	Duplicate float64
-	// Delay, if not nil, is called before each call and each event, and returns when ctx ends at the latest.
+	// Delay, if not nil, is called before each call and each event. It must return when ctx ends.
 	Delay func(ctx context.Context)
 }
 
-// Faulty is a store that does what may go wrong with one on another machine, for tests of those who use it. Make it with
-// [NewFaulty]. It has no transactions and no leases of its own.
+// Faulty is a store that fails like one on another machine, for tests of programs that use a store. Make it with [NewFaulty]. It has
+// no transactions and no leases.
 type Faulty struct {
 	store store.Store
 
@@ -60,14 +60,14 @@ func (f *Faulty) Mend() {
 	f.faults = Faults{}
 }
 
-// happens throws the dice for one of the faults.
+// happens decides at random whether one of the faults happens.
 func (f *Faulty) happens(probability func(Faults) float64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.random.Float64() < probability(f.faults)
 }
 
-// begin delays a call, and says whether it fails.
+// begin delays a call. It returns the error of a call that fails.
 func (f *Faulty) begin(ctx context.Context) error {
 	f.mu.Lock()
 	delay := f.faults.Delay
@@ -81,7 +81,7 @@ func (f *Faulty) begin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// end loses the answer of a write that has happened.
+// end returns the error of a write that took effect: err, or the loss of its answer.
 func (f *Faulty) end(err error) error {
 	if err == nil && f.happens(func(f Faults) float64 { return f.LoseAnswer }) {
 		return fmt.Errorf("it was done: %w", ErrInjected)

@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// transactionCases hold a [store.Transactor]; any other store has none.
+// transactionCases are the cases for a [store.Transactor]. Any other store has none.
 func transactionCases() []testCase {
 	return []testCase{
 		{"ATransactionWritesAll", withTransactions(testTransaction)},
@@ -38,7 +38,7 @@ func withTransactions(run func(t *testing.T, s store.Transactor)) func(*testing.
 	}
 }
 
-// commit does a transaction, which must work.
+// commit does a transaction, which must succeed.
 func commit(t *testing.T, s store.Transactor, writes ...store.Write) []runtime.Object {
 	t.Helper()
 	objects, err := s.Commit(t.Context(), store.Transaction{Writes: writes})
@@ -183,7 +183,7 @@ func testInvalidTransaction(t *testing.T, s store.Transactor) {
 	}
 }
 
-// testOneTransactionWins lets writers change one volume each on the condition that another is as it was.
+// testOneTransactionWins makes writers change one volume each on the condition that another volume is unchanged.
 func testOneTransactionWins(t *testing.T, s store.Transactor) {
 	pv := create(t, s, newVolume("shared"))
 	wins := together(func(i int) bool {

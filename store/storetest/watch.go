@@ -54,7 +54,7 @@ func watch(t *testing.T, s store.Store, version string) <-chan store.Event {
 	return events
 }
 
-// present returns the version that the store has now.
+// present returns the present version of the store.
 func present(t *testing.T, s store.Store) string {
 	t.Helper()
 	list, err := s.List(t.Context(), store.PersistentVolumes, "")
@@ -64,7 +64,7 @@ func present(t *testing.T, s store.Store) string {
 	return list.ResourceVersion
 }
 
-// patience is how long a store may take to tell of a write. Only a store that is broken is waited for so long.
+// patience is how long a store may take to send the event of a write. Only a broken store takes so long.
 const patience = 30 * time.Second
 
 // The ends of a watch that a test does not want.
@@ -98,7 +98,7 @@ func next(t *testing.T, events <-chan store.Event) (store.Event, metav1.Object) 
 	return event, metaOf(t, event.Object)
 }
 
-// want takes one event after the other and compares each with "Type name".
+// want receives one event after the other, and compares each with "Type name".
 func want(t *testing.T, events <-chan store.Event, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
