@@ -17,6 +17,7 @@ import (
 const (
 	ReasonUnmounted          = health.Unmounted          // another program has unmounted it; it is set up again
 	ReasonMountedOver        = health.MountedOver        // another program has mounted on top of it or above it
+	ReasonMoved              = health.Moved              // another program has moved its mount, or a directory above it
 	ReasonFlagsChanged       = health.FlagsChanged       // another program has remounted it with other flags
 	ReasonFilesystemReadOnly = health.FilesystemReadOnly // its filesystem has become read-only
 	ReasonFilesystemShutDown = health.FilesystemShutDown // its filesystem has shut down after an error

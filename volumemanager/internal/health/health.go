@@ -18,6 +18,7 @@ import (
 const (
 	Unmounted          = "Unmounted"
 	MountedOver        = "MountedOver"
+	Moved              = "Moved"
 	FlagsChanged       = "FlagsChanged"
 	FilesystemReadOnly = "FilesystemReadOnly"
 	FilesystemShutDown = "FilesystemShutDown"

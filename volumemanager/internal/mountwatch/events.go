@@ -187,12 +187,12 @@ func (w *Watch) Examine(ctx context.Context, path string) {
 	if err == nil && !own.Expect().Is(found) {
 		err = foreignOn(own, found)
 	} else if errors.Is(err, mount.ErrNotMounted) {
-		if hiddenErr := hidden(ctx, kernel, own); hiddenErr != nil {
-			err = hiddenErr
+		if elsewhere := displaced(ctx, kernel, own); elsewhere != nil {
+			err = elsewhere
 		}
 	}
 	if errors.Is(err, mount.ErrForeign) {
-		w.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
+		w.reportDisplaced(own.Key, err)
 		return
 	}
 	w.mounts.unhide(path)
@@ -236,7 +236,7 @@ func (w *Watch) assess(own *Mount, found mount.MountPoint) {
 func (w *Watch) reportMount(h podvolume.Key, now []health.Condition) {
 	was := w.options.Health.Of(h)
 	w.options.Health.Report(h, health.Mount, now)
-	if slices.ContainsFunc(was, func(c health.Condition) bool { return c.Reason == health.MountedOver }) {
+	if slices.ContainsFunc(was, func(c health.Condition) bool { return c.Reason == health.MountedOver || c.Reason == health.Moved }) {
 		w.options.Retry(h)
 	}
 }

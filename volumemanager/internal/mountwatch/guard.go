@@ -236,7 +236,7 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 		}
 		return nil
 	case errors.Is(err, mount.ErrNotMounted):
-		err = hidden(ctx, g.kernel, own)
+		err = displaced(ctx, g.kernel, own)
 	case err != nil:
 		return nil //nolint:nilerr // The state is unknown; the plugin checks the path itself.
 	case own.Expect().Is(found):
@@ -245,21 +245,38 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 		err = foreignOn(own, found)
 	}
 	if err != nil {
-		g.options.Health.Report(own.Key, health.Mount, []health.Condition{health.Abnormal(health.MountedOver, err)})
+		g.reportDisplaced(own.Key, err)
 	}
 	return err
 }
 
-// hidden returns an error if a mount of the manager exists, but another mount hides it at its path.
-func hidden(ctx context.Context, kernel mountLooker, own *Mount) error {
+// errMoved says that a mount was moved.
+var errMoved = errors.New("it was moved")
+
+// displaced returns an error if a mount of the manager exists but is not seen at its path: another mount hides it, or it was
+// moved.
+func displaced(ctx context.Context, kernel mountLooker, own *Mount) error {
 	if own.UniqueID == 0 {
 		return nil
 	}
 	found, err := kernel.LookupID(ctx, own.UniqueID)
-	if err != nil || found.Path != own.path {
-		return nil //nolint:nilerr // It was unmounted or moved.
+	switch {
+	case err != nil:
+		return nil //nolint:nilerr // It was unmounted.
+	case found.Path != own.path:
+		return fmt.Errorf("what was mounted at %q is at %q now: another program has moved it, or a directory above it: move it back: %w: %w",
+			own.path, found.Path, errMoved, mount.ErrForeign)
 	}
 	return fmt.Errorf("what is mounted at %q is hidden: another program has mounted above it; it was left alone: unmount that: %w", own.path, mount.ErrForeign)
+}
+
+// reportDisplaced reports why a mount or directory of the manager is not seen at its path.
+func (w *Watch) reportDisplaced(h podvolume.Key, err error) {
+	reason := health.MountedOver
+	if errors.Is(err, errMoved) {
+		reason = health.Moved
+	}
+	w.options.Health.Report(h, health.Mount, []health.Condition{health.Abnormal(reason, err)})
 }
 
 func foreignOn(own *Mount, found mount.MountPoint) error {
