@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// DesiredStateOfWorld says which pods of this node want which volumes. Make it with [NewDesiredStateOfWorld].
+// DesiredStateOfWorld has the volumes that the pods of this node want. Make it with [NewDesiredStateOfWorld].
 type DesiredStateOfWorld struct {
 	plugins *volume.VolumePluginMgr
 	options Options
@@ -31,7 +31,7 @@ type DesiredStateOfWorld struct {
 type wantedVolume struct {
 	name   v1.UniqueVolumeName
 	plugin pluginFacts
-	// size is what the PersistentVolume has been given; zero when there is none.
+	// size is the capacity of the PersistentVolume; zero if there is none.
 	size resource.Quantity
 	// reportedInUse says that the node's status lists the volume as in use.
 	reportedInUse bool
@@ -41,7 +41,7 @@ type wantedVolume struct {
 // want is one pod that wants one volume.
 type want struct {
 	volume *wantedVolume
-	// VolumeToMount is what queries return a copy of. What belongs to the volume is filled in there: see want.row.
+	// VolumeToMount is copied for queries. want.row adds the fields that belong to the volume.
 	operationexecutor.VolumeToMount
 }
 
@@ -59,35 +59,35 @@ func NewDesiredStateOfWorld(plugins *volume.VolumePluginMgr, options Options) *D
 	}
 }
 
-// AddPodOptions says which pod wants which volume. Pod, VolumeSpec and OuterVolumeSpecName are required.
+// AddPodOptions are a pod and a volume that it wants. Pod, VolumeSpec and OuterVolumeSpecName are required.
 type AddPodOptions struct {
 	// Pod is the pod; its UID is its unique name.
 	Pod *v1.Pod
 	// VolumeSpec is the volume, with the claim resolved.
 	VolumeSpec *volume.Spec
-	// Plugin is what the registry said of VolumeSpec (volume.VolumePluginMgr.Resolve). The zero value: it is asked now.
+	// Plugin is the result of volume.VolumePluginMgr.Resolve for VolumeSpec. If it is zero, AddPodToVolume calls Resolve.
 	Plugin volume.Resolved
 	// OuterVolumeSpecName is the name under which the pod's spec refers to the volume.
 	OuterVolumeSpecName string
-	// VolumeGidValue is the supplemental group that the PersistentVolume asks for; empty when it asks for none.
+	// VolumeGidValue is the supplemental group of the PersistentVolume's annotation; empty if it has none.
 	VolumeGidValue string
-	// SELinuxLabels are the SELinux labels, as files get them, of the containers that use the volume; none where SELinux
-	// is off. Whether the volume is mounted with them is decided here: see [Options.SELinuxMount].
+	// SELinuxLabels are the file labels of the containers that use the volume; none if SELinux is off. [Options.SELinuxMount]
+	// decides whether the volume is mounted with them.
 	SELinuxLabels []string
 }
 
-// AddPodToVolume says that a pod wants a volume, and returns the volume's unique name. What options say replaces what an
-// earlier call for the same pod and volume said, outer names add up, and the time of the first request stays, unless the
-// plugin wants to set the volume up again at each update of the pod. What belongs to the volume (what its plugin can do,
-// the size of a PersistentVolume, which only grows) is renewed for all of its pods.
+// AddPodToVolume records that a pod wants a volume, and returns the volume's unique name. A repeated call for the same pod and volume
+// replaces the options. It adds the outer name to the earlier ones. The time of the first request stays, unless the plugin sets the
+// volume up again at each update of the pod. Facts about the volume are updated for all of its pods: the abilities of its plugin, and
+// the size of a PersistentVolume, which only grows.
 //
-// A pod that wants a volume again after [DesiredStateOfWorld.DeletePod] or [DesiredStateOfWorld.DeletePodFromVolume] wants it
-// anew: its Incarnation is another one, and what was set up for the old one is not for it. See [MountedVolume.IsFor].
+// If a pod wants a volume again after [DesiredStateOfWorld.DeletePod] or [DesiredStateOfWorld.DeletePodFromVolume], its Incarnation is
+// another one. A set-up for the old incarnation does not count for the new one. See [MountedVolume.IsFor].
 //
-// The pod's UID and the inner name become parts of paths and are checked here; the error then matches volume.ErrInvalid,
-// as it does when the outer name already stands for another volume. A volume that no plugin, or more than one, serves is
-// an error of the registry's look-up. A volume that would have to be mounted with two SELinux contexts is a
-// [*SELinuxConflictError]. After an error nothing has changed.
+// The pod's UID and the inner name become parts of paths: if one is invalid, the error matches volume.ErrInvalid. So it does if the
+// outer name already refers to another volume of the pod. If no plugin serves the volume, or more than one, the error is a
+// [*volume.LookupError]. If the volume would have to be mounted with two SELinux contexts, it is a [*SELinuxConflictError]. After an
+// error the state is unchanged.
 func (d *DesiredStateOfWorld) AddPodToVolume(options AddPodOptions) (v1.UniqueVolumeName, error) {
 	if err := options.check(); err != nil {
 		return "", err
@@ -130,7 +130,7 @@ func (o *AddPodOptions) check() error {
 	return nil
 }
 
-// resolved returns what the registry says of the volume, and asks it only where the caller has not.
+// resolved returns the plugin of the volume. It calls the registry only if the caller has not.
 func (o *AddPodOptions) resolved(plugins *volume.VolumePluginMgr) (volume.Resolved, error) {
 	if o.Plugin.PluginName != "" {
 		return o.Plugin, nil
@@ -138,7 +138,7 @@ func (o *AddPodOptions) resolved(plugins *volume.VolumePluginMgr) (volume.Resolv
 	return plugins.Resolve(o.VolumeSpec)
 }
 
-// want returns what the options ask for, without the outer names.
+// want returns the want of the options, without the outer names.
 func (o *AddPodOptions) want(label string) want {
 	return want{VolumeToMount: operationexecutor.VolumeToMount{
 		PodName:          volume.GetUniquePodName(o.Pod),
@@ -151,7 +151,7 @@ func (o *AddPodOptions) want(label string) want {
 	}}
 }
 
-// add makes a pod want the volume of that name, under an outer name, and reports whether that has changed what other pods want.
+// add records that a pod wants the volume with that name, under an outer name. It reports whether that changes rows of other pods.
 func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w want, outer string) (forAll bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,7 +186,7 @@ func (d *DesiredStateOfWorld) add(name v1.UniqueVolumeName, facts pluginFacts, w
 	return forAll, nil
 }
 
-// withName returns sorted names with one more, if it is not there. What is given stays as it is.
+// withName returns sorted names with one more name, unless they have it. It does not change its argument.
 func withName(names []string, name string) []string {
 	i, there := slices.BinarySearch(names, name)
 	if there {
@@ -195,7 +195,7 @@ func withName(names []string, name string) []string {
 	return slices.Insert(slices.Clone(names), i, name)
 }
 
-// checkOuterName refuses an outer name that stands for another volume of the pod.
+// checkOuterName refuses an outer name that refers to another volume of the pod.
 func (d *DesiredStateOfWorld) checkOuterName(name v1.UniqueVolumeName, podName volume.UniquePodName, outer string) error {
 	for _, w := range d.pods[podName] {
 		if w.volume.name != name && slices.Contains(w.OuterVolumeSpecNames, outer) {
@@ -206,7 +206,7 @@ func (d *DesiredStateOfWorld) checkOuterName(name v1.UniqueVolumeName, podName v
 	return nil
 }
 
-// setLeastSize raises the size to that of the spec. A spec that is older than what is known does not shrink it.
+// setLeastSize raises the size to the size of the spec. An older spec does not shrink it.
 func (v *wantedVolume) setLeastSize(spec *volume.Spec) {
 	if spec.PersistentVolume == nil {
 		return
@@ -216,7 +216,7 @@ func (v *wantedVolume) setLeastSize(spec *volume.Spec) {
 	}
 }
 
-// DeletePodFromVolume says that the pod no longer wants the volume. A pod that did not want it is no error.
+// DeletePodFromVolume records that the pod no longer wants the volume. It does nothing if the pod did not want it.
 func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, volumeName v1.UniqueVolumeName) {
 	d.mu.Lock()
 	deleted := d.remove(volumeName, podName)
@@ -226,7 +226,7 @@ func (d *DesiredStateOfWorld) DeletePodFromVolume(podName volume.UniquePodName, 
 	}
 }
 
-// DeletePod says that the pod no longer wants anything, and returns the volumes that it wanted, sorted.
+// DeletePod records that the pod no longer wants any volume. It returns the sorted names of the volumes that it wanted.
 func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.UniqueVolumeName {
 	d.mu.Lock()
 	var names []v1.UniqueVolumeName
@@ -241,7 +241,7 @@ func (d *DesiredStateOfWorld) DeletePod(podName volume.UniquePodName) []v1.Uniqu
 	return names
 }
 
-// remove takes the pod from the volume, and the volume with its last pod. It reports whether it was there.
+// remove removes the pod from the volume, and the volume with its last pod. It reports whether the pod wanted the volume.
 func (d *DesiredStateOfWorld) remove(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) bool {
 	w := d.find(volumeName, podName)
 	if w == nil {
@@ -256,7 +256,7 @@ func (d *DesiredStateOfWorld) remove(volumeName v1.UniqueVolumeName, podName vol
 	return true
 }
 
-// find returns what a pod wants of a volume, or nil.
+// find returns the want of a pod for a volume, or nil.
 func (d *DesiredStateOfWorld) find(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) *want {
 	return rows.Find(d.pods[podName], volumeName, (*want).compareVolume)
 }

@@ -12,8 +12,8 @@ import (
 
 // The sentinels of this package. Match them with errors.Is.
 var (
-	// ErrNotAttached says that the volume is not attached, or that its attachment is uncertain: it must be attached
-	// first, or, when it needs no attaching, marked as attached.
+	// ErrNotAttached says that the volume is not attached, or that its attachment is uncertain. Attach it first or, if it needs no
+	// attachment, mark it as attached.
 	ErrNotAttached = errors.New("volume is not attached")
 	// ErrNotStaged says that a volume cannot be mounted for a pod because it is not staged.
 	ErrNotStaged = errors.New("volume is not staged")
@@ -25,17 +25,17 @@ var (
 	// ErrSELinuxMismatch says that a volume is mounted with another SELinux context than the pod wants: see
 	// [SELinuxMountMismatchError].
 	ErrSELinuxMismatch = errors.New("volume is mounted with another SELinux context")
-	// ErrSELinuxConflict says that two who use one volume want different SELinux contexts: see [SELinuxConflictError].
+	// ErrSELinuxConflict says that two pods or containers need different SELinux contexts for one volume: see [SELinuxConflictError].
 	ErrSELinuxConflict = errors.New("volume cannot be mounted with two SELinux contexts")
 )
 
 // FsResizeRequiredError says that a volume that is mounted has to be expanded on this node. It matches
 // [ErrFsResizeRequired].
 type FsResizeRequiredError struct {
-	// VolumeName and PodName say which volume of which pod.
+	// VolumeName and PodName are the volume and its pod.
 	VolumeName v1.UniqueVolumeName
 	PodName    volume.UniquePodName
-	// CurrentSize is the size in bytes that the volume has here, DesiredSize the one that it should have.
+	// CurrentSize is the size in bytes that the volume has on this node, DesiredSize the size that it should have.
 	CurrentSize, DesiredSize resource.Quantity
 }
 
@@ -51,10 +51,10 @@ func (e *FsResizeRequiredError) Unwrap() error { return ErrFsResizeRequired }
 // SELinuxMountMismatchError says that a volume is, or may be, mounted with another SELinux context than a pod wants, and
 // has to be unmounted from all before that pod gets it. It matches [ErrSELinuxMismatch].
 type SELinuxMountMismatchError struct {
-	// VolumeName and PodName say which volume which pod has to wait for.
+	// VolumeName is the volume, PodName the pod that waits for it.
 	VolumeName v1.UniqueVolumeName
 	PodName    volume.UniquePodName
-	// Mounted is the context that it is mounted with, Wanted the one that the pod wants; empty means none.
+	// Mounted is the context with which it is mounted, Wanted the context that the pod needs; empty means none.
 	Mounted, Wanted string
 }
 
@@ -67,16 +67,16 @@ func (e *SELinuxMountMismatchError) Error() string {
 // Unwrap returns the sentinel.
 func (e *SELinuxMountMismatchError) Unwrap() error { return ErrSELinuxMismatch }
 
-// SELinuxConflictError says that two who use one volume want to have it mounted with different SELinux contexts. It
+// SELinuxConflictError says that two pods, or two containers of a pod, need one volume mounted with different SELinux contexts. It
 // matches [ErrSELinuxConflict].
 type SELinuxConflictError struct {
 	// VolumeName is the inner name of the volume.
 	VolumeName string
-	// PodName is the pod that was refused, and Label what it wants; empty means none.
+	// PodName is the refused pod, and Label the context that it needs; empty means none.
 	PodName volume.UniquePodName
 	Label   string
-	// OtherPodName is the pod that has the volume, and OtherLabel what it wants. It is the same pod when its own
-	// containers disagree.
+	// OtherPodName is the pod that has the volume, and OtherLabel the context that it needs. It is the same pod if its own containers
+	// disagree.
 	OtherPodName volume.UniquePodName
 	OtherLabel   string
 }

@@ -11,8 +11,7 @@ type Options struct {
 	// Changed is called after each change of a volume's rows. It is called with no lock held and must return soon. It may
 	// also be called when a repeated report changed nothing.
 	Changed func(volumeName v1.UniqueVolumeName)
-	// PodChanged replaces Changed, if not nil, for those changes of the desired state that concern only what one pod wants
-	// of the volume.
+	// PodChanged, if not nil, is called instead of Changed if a change of the desired state concerns only one pod's use of the volume.
 	PodChanged func(volumeName v1.UniqueVolumeName, podName volume.UniquePodName)
 	// SELinuxMount decides which volumes the desired state wants mounted with an SELinux context.
 	SELinuxMount SELinuxMount

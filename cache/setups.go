@@ -15,7 +15,7 @@ type setUps map[volume.UniquePodName][]*setUp
 // setUp is a volume that is being set up for a pod.
 type setUp struct {
 	volume v1.UniqueVolumeName
-	// outdated says that the pod was updated since that began.
+	// outdated says that the pod was updated since the set-up began.
 	outdated bool
 }
 
@@ -30,7 +30,7 @@ func (s setUps) end(podName volume.UniquePodName, ended *setUp) {
 	rows.SetList(s, podName, slices.DeleteFunc(s[podName], isEnded))
 }
 
-// outdate says that a pod was updated.
+// outdate records that a pod was updated.
 func (s setUps) outdate(podName volume.UniquePodName) {
 	for _, running := range s[podName] {
 		running.outdated = true
@@ -47,8 +47,7 @@ func (s setUps) isOutdated(volumeName v1.UniqueVolumeName, podName volume.Unique
 	return false
 }
 
-// WatchSetUp implements operationexecutor.SetUpWatcher: an update of the pod while the volume is being set up makes it
-// necessary to set it up once more.
+// WatchSetUp implements operationexecutor.SetUpWatcher. If the pod is updated during the set-up, the volume must be set up once more.
 func (a *ActualStateOfWorld) WatchSetUp(volumeName v1.UniqueVolumeName, podName volume.UniquePodName) (end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

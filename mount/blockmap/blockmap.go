@@ -13,26 +13,27 @@ import (
 	"github.com/volumekit/volumekit/mount/loop"
 )
 
-// ErrNotDevice says that the path that is to be mapped is not that of a block device. Match it with errors.Is. Errors also
-// match loop.ErrInUse, mount.ErrForeign, mount.ErrInvalid and mount.ErrUncertain, and the errno of a system call.
+// ErrNotDevice says that the path to be mapped is not a block device. Match it with errors.Is. Errors of this package also match
+// loop.ErrInUse, mount.ErrForeign, mount.ErrInvalid, mount.ErrUncertain, and the errno of a system call.
 var ErrNotDevice = errors.New("not a block device")
 
-// Mapping says which device is mapped where. All paths are absolute and clean, as the host sees them.
+// Mapping is a device and the paths of its mapping. All paths are absolute and clean, as the host sees them.
 type Mapping struct {
 	// DevicePath is the path of the device; a symbolic link to it is followed. It is not needed to unmap.
 	DevicePath string
-	// GlobalMapPath is the directory of the volume's bind mounts. It is made where it is missing, with mode 0750.
+	// GlobalMapPath is the directory of the volume's bind mounts. A missing directory is made with mode 0750.
 	GlobalMapPath string
-	// PodMapDir is the directory of the pod's link, made likewise; LinkName is the link's name in it, one path element.
+	// PodMapDir is the directory of the pod's link; a missing directory is made with mode 0750. LinkName is the link's name in it,
+	// one path element.
 	PodMapDir, LinkName string
 	// PodUID names the bind mount in GlobalMapPath; one path element.
 	PodUID string
 }
 
-// bindPath is where the pod's bind is.
+// bindPath returns the path of the pod's bind mount.
 func (m Mapping) bindPath() string { return filepath.Join(m.GlobalMapPath, m.PodUID) }
 
-// label marks the lock of the mapping.
+// label returns the label of the loop device that is the mapping's lock.
 func (m Mapping) label() string {
 	sum := sha256.Sum256([]byte(m.GlobalMapPath + "\x00" + m.PodUID))
 	return "volumekit/map/" + hex.EncodeToString(sum[:20])
@@ -61,14 +62,14 @@ func checkDir(path string) error {
 
 // Options configures a [Mapper]. The zero value is ready to use.
 type Options struct {
-	// Mounter makes the binds; nil means a mount.Mounter of its own.
+	// Mounter makes the bind mounts; nil means a mount.Mounter of the Mapper's own.
 	Mounter mount.Interface
-	// Loops makes the locks; nil means a loop.Manager of its own.
+	// Loops makes the locks; nil means a loop.Manager of the Mapper's own.
 	Loops *loop.Manager
 }
 
-// Mapper maps devices. Make it with [New]. Its methods may be called from several goroutines at once, for one mapping by
-// one at a time. It keeps nothing in memory about mappings.
+// Mapper maps devices. Make it with [New]. Its methods may be called from several goroutines at once, but for one mapping only from one
+// goroutine at a time. It keeps nothing in memory about mappings.
 type Mapper struct {
 	mounter mount.Interface
 	loops   *loop.Manager
@@ -86,10 +87,10 @@ func New(options Options) *Mapper {
 	return m
 }
 
-// MapDevice locks the device, looks whether it is claimed, binds it and makes the link. What is there already, and right, is kept. A device that is
-// claimed is an error that matches loop.ErrInUse, unless this very device is mapped for another pod of the same
-// GlobalMapPath: one that shares the device may have claimed it. A bind of another device at the same place, or for another pod of the same
-// GlobalMapPath, matches mount.ErrForeign: all pods of a volume get the device that the first has got.
+// MapDevice locks the device, checks that no other program uses it, binds it and makes the link. It keeps the parts of the mapping that
+// exist and are right. If the device is in use, the error matches loop.ErrInUse, unless the same device is mapped for another pod in
+// GlobalMapPath: that pod may use it. If another device is bound at the same path, or for another pod in GlobalMapPath, the error
+// matches mount.ErrForeign: all pods of a volume get the same device.
 func (m *Mapper) MapDevice(ctx context.Context, mapping Mapping) error {
 	err := mapping.check()
 	if err == nil {
@@ -101,8 +102,8 @@ func (m *Mapper) MapDevice(ctx context.Context, mapping Mapping) error {
 	return nil
 }
 
-// UnmapDevice removes the link, the bind and the lock. It succeeds when nothing is there. While a process has the device
-// open through the bind, that stays, with the lock, and the error matches unix.EBUSY.
+// UnmapDevice removes the link, the bind mount and the lock. Missing ones are no error. While a process has the device open through the
+// bind mount, the bind mount and the lock stay, and the error matches unix.EBUSY.
 func (m *Mapper) UnmapDevice(ctx context.Context, mapping Mapping) error {
 	err := mapping.check()
 	if err == nil {
@@ -114,14 +115,13 @@ func (m *Mapper) UnmapDevice(ctx context.Context, mapping Mapping) error {
 	return nil
 }
 
-// MappedPods returns the UIDs of the pods for which a device is bound in globalMapPath, sorted. A directory that does not
-// exist has none.
+// MappedPods returns the sorted UIDs of the pods for which a device is bound in globalMapPath; none if the directory does not exist.
 func (m *Mapper) MappedPods(ctx context.Context, globalMapPath string) ([]string, error) {
 	return m.mappedPods(ctx, globalMapPath)
 }
 
-// ResolveDevice returns the path of the block device that devicePath is, or leads to by symbolic links. What is something
-// else is an error that matches [ErrNotDevice].
+// ResolveDevice returns the path of the block device at devicePath, with symbolic links resolved. If it is no block device, the error
+// matches [ErrNotDevice].
 func (m *Mapper) ResolveDevice(_ context.Context, devicePath string) (string, error) {
 	path, err := resolveDevice(devicePath)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// dirMode is that of the directories that are made.
+// dirMode is the mode of new directories.
 const dirMode = 0o750
 
-// openDir opens a directory, one element after the other, and follows no link. missing is called for each element that is
-// not there; nil says that it must be.
+// openDir opens a directory, one element after the other, and follows no link. It calls missing for each missing element. If missing is
+// nil, a missing element is an error.
 func openDir(path string, missing func(parent int, name string) error) (*os.File, error) {
 	fd, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for element := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
@@ -70,7 +70,7 @@ func removeDir(path string) error {
 	})
 }
 
-// makeLink makes the pod's link. An older one is replaced in one step; what is no link is left alone.
+// makeLink makes the pod's link. It replaces an older link in one step, and leaves any other file alone.
 func makeLink(mapping Mapping) error {
 	dir, err := openDir(mapping.PodMapDir, makeElement)
 	if err != nil {
@@ -94,7 +94,7 @@ func makeLink(mapping Mapping) error {
 	})
 }
 
-// replaceLink puts the right link in the place of another one.
+// replaceLink replaces a wrong link by the right one.
 func replaceLink(dir int, mapping Mapping) error {
 	temporary := ".new-" + mapping.PodUID
 	if err := unix.Unlinkat(dir, temporary, 0); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -126,7 +126,7 @@ func linkError(call string, mapping Mapping, err error) error {
 	return &fs.PathError{Op: call, Path: mapping.PodMapDir + "/" + mapping.LinkName, Err: err}
 }
 
-// removeLink removes the pod's link. What is no link is left alone.
+// removeLink removes the pod's link. It leaves any other file alone.
 func removeLink(mapping Mapping) error {
 	dir, err := openDir(mapping.PodMapDir, nil)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// ToolError says that a program could not be run, or failed. It matches [ErrNoTool] when the program is missing, and the
-// context's error when it was killed because the context ended.
+// ToolError says that a program could not be run, or failed. It matches [ErrNoTool] if the program is missing, and the context's error
+// if the program was killed because the context ended.
 type ToolError struct {
 	// Tool is the program's name, such as "mkfs.ext4".
 	Tool string
 	// Package is the Debian package that has the program.
 	Package string
-	// Device is the file or device that it was to work on; empty when it was not to.
+	// Device is the file or device of the call; empty if there is none.
 	Device string
-	// ExitCode is the program's exit code; -1 when it did not end by itself.
+	// ExitCode is the program's exit code; -1 if it did not end by itself.
 	ExitCode int
-	// Output is the end of what the program printed.
+	// Output is the end of the program's output.
 	Output string
 	// Err is the cause; never nil.
 	Err error
 }
 
-// Error names the program, what it worked on and the end of its output.
+// Error names the program and the device, and quotes the end of the output.
 func (e *ToolError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s", e.Tool)
@@ -39,17 +39,17 @@ func (e *ToolError) Error() string {
 // Unwrap returns the cause.
 func (e *ToolError) Unwrap() error { return e.Err }
 
-// maker says how the filesystems of one type are made.
+// maker describes the tool that makes filesystems of one type.
 type maker struct {
 	// pkg is the Debian package of the tool.
 	pkg string
-	// args come before the label and the device. They forbid to discard, and to ask questions.
+	// args come before the label and the device. They forbid discarding blocks, and questions.
 	args []string
-	// label is the option that takes the label.
+	// label is the option for the label.
 	label string
 }
 
-// makers are the types that can be made.
+// makers are the tools by type of filesystem.
 var makers = map[string]maker{
 	"ext2":  {pkg: "e2fsprogs", args: extArgs(), label: "-L"},
 	"ext3":  {pkg: "e2fsprogs", args: extArgs(), label: "-L"},
@@ -58,7 +58,7 @@ var makers = map[string]maker{
 	"btrfs": {pkg: "btrfs-progs", args: []string{"-q", "-K"}, label: "-L"},
 }
 
-// extArgs: -F because an image is no device, -m0 as Kubernetes does.
+// extArgs returns -F, because an image is no device, and -m0, like Kubernetes.
 func extArgs() []string { return []string{"-q", "-F", "-m", "0", "-E", "nodiscard"} }
 
 func makerOf(fsType string) (maker, error) {

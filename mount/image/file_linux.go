@@ -10,7 +10,7 @@ import (
 	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
-// tryLock takes the exclusive lock on file, or fails at once when another process has it.
+// tryLock takes the exclusive lock on file. It fails at once if another process has it.
 func tryLock(file *os.File) error {
 	return descriptor.Call(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 }
@@ -62,8 +62,8 @@ func share(to, from *os.File) error {
 	return err
 }
 
-// sharesInOneStep: these two hold the locks of both files from the flush of the source to the end, as their remap_file_range
-// shows.
+// sharesInOneStep is true for xfs and btrfs: their remap_file_range holds the locks of both files from the flush of the source to the
+// end.
 func sharesInOneStep(file *os.File) bool {
 	var fs unix.Statfs_t
 	err := descriptor.Call(file, func(fd int) error { return unix.Fstatfs(fd, &fs) })
@@ -80,8 +80,8 @@ func spaceOf(file *os.File) (Space, error) {
 
 func syncFilesystem(dir *os.File) error { return descriptor.Call(dir, unix.Syncfs) }
 
-// nextData returns the next run of data at or after offset; an empty one at size where there is none. A filesystem that knows
-// no holes has data everywhere.
+// nextData returns the next run of data at or after offset; an empty run at size if there is none. A filesystem without support for
+// holes has data everywhere.
 func nextData(file *os.File, offset, size int64) (start, end int64, err error) {
 	start, err = file.Seek(offset, unix.SEEK_DATA)
 	switch {

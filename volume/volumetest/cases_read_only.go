@@ -42,7 +42,7 @@ func (p *podVolume) expectMountedReadOnly() {
 	}
 }
 
-// readOnlySpec returns a spec that asks for read-only.
+// readOnlySpec returns a read-only spec.
 func (e *env) readOnlySpec() *volume.Spec {
 	e.t.Helper()
 	if e.config.NewReadOnlySpec != nil {
@@ -68,7 +68,7 @@ func (e *env) provisionedReadOnly() *volume.Spec {
 	return spec
 }
 
-// setReadOnly asks an inline source for read-only and reports whether it has a field for that.
+// setReadOnly makes an inline source read-only. It returns false if the source has no field for that.
 func setReadOnly(source *v1.VolumeSource) bool {
 	readOnly := true
 	switch {

@@ -17,7 +17,7 @@ const (
 	snapshotKind  = "VolumeSnapshot"
 )
 
-// syncer is a World that can make a file durable. In memory everything is.
+// syncer is a World that can sync a file. In memory every file is durable.
 type syncer interface {
 	// Sync syncs a file and the directory that names it.
 	Sync(name string) error
@@ -31,7 +31,7 @@ func (p *podVolume) sync(name string) {
 	}
 }
 
-// source is a volume that is in use, and of which snapshots are made.
+// source is a volume in use, of which a case makes snapshots.
 type source struct {
 	e    *env
 	pv   *v1.PersistentVolume
@@ -75,7 +75,7 @@ func (s *source) write(file, content string) {
 	s.pod.sync(file)
 }
 
-// delete ends the source; false means that it is kept while there are snapshots.
+// delete deletes the source. It returns false if the storage keeps it while snapshots exist.
 func (s *source) delete() bool {
 	s.e.t.Helper()
 	s.leave()
@@ -104,7 +104,7 @@ func (a *agent) cleanSnapshot(handle string) {
 	}
 }
 
-// snapshot makes a snapshot and waits until it is ready to use. A plugin that demands it gets the source out of use meanwhile.
+// snapshot makes a snapshot and waits until it is ready to use. If the plugin needs that, the source is not in use meanwhile.
 func (s *source) snapshot(name string) volume.Snapshot {
 	s.e.t.Helper()
 	made, err := s.trySnapshot(s.e.ctx(), name)
@@ -139,7 +139,7 @@ func (a *agent) awaitReady(s volume.Snapshot) volume.Snapshot {
 	return s
 }
 
-// restoreOf says what is to be made of a snapshot: a volume of its restore size at least.
+// restoreOf returns the options of a volume that is restored from a snapshot. Its size is at least the restore size.
 func (e *env) restoreOf(s volume.Snapshot) volume.VolumeOptions {
 	options := e.volumeOptions()
 	options.PVC = options.PVC.DeepCopy()
@@ -152,7 +152,7 @@ func (e *env) restoreOf(s volume.Snapshot) volume.VolumeOptions {
 	return options
 }
 
-// request makes the claim of options ask for size bytes.
+// request sets the size that the claim of options requests, in bytes.
 func request(options volume.VolumeOptions, size int64) {
 	options.PVC.Spec.Resources.Requests = v1.ResourceList{
 		v1.ResourceStorage: *resource.NewQuantity(size, resource.BinarySI),
@@ -165,7 +165,7 @@ func (e *env) expectRestored(s volume.Snapshot, files map[string]string) {
 	e.expectFiles(volume.NewSpecFromPersistentVolume(e.provision(e.restoreOf(s)), false), files)
 }
 
-// expectFiles uses a volume for as long as it takes to compare its files, and deletes it.
+// expectFiles sets a volume up, compares its files, and deletes it.
 func (e *env) expectFiles(spec *volume.Spec, files map[string]string) {
 	e.t.Helper()
 	s := e.ready(spec)

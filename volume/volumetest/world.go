@@ -10,23 +10,22 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// World is where the effects of a plugin are looked at: a mount table and the files that can be reached through it. Every
-// path is absolute. [KernelWorld] is the real one and fake.Mounter is one in memory.
+// World is the machine on which the suite checks the effects of a plugin: a mount table, and the files in its mounts. Every path is
+// absolute. [KernelWorld] is this machine. fake.Mounter is one in memory.
 type World interface {
 	// List returns the mount table.
 	List(ctx context.Context) ([]mount.MountPoint, error)
 	// ReadFile returns the content of a file; errors are those of os.ReadFile.
 	ReadFile(name string) ([]byte, error)
-	// WriteFile writes a file, which it makes where it does not exist; errors are those of os.WriteFile. Through a
-	// read-only mount it must fail.
+	// WriteFile writes a file, and makes it if it is missing; errors are those of os.WriteFile. It must fail in a read-only mount.
 	WriteFile(name string, data []byte, perm fs.FileMode) error
-	// Lstat describes what is at name and does not follow a symbolic link there; errors are those of os.Lstat.
+	// Lstat describes the file with that name, and does not follow a symbolic link; errors are those of os.Lstat.
 	Lstat(name string) (fs.FileInfo, error)
 }
 
-// A World may have more methods, which some cases need; both that are here have them: Hold (a mount that is in use), Symlink,
-// MkdirAll and Remove (the link to a block device), Capacity (what statfs tells of a volume that has grown), Group and CanGive
-// (to whom files belong), Give and Chmod (the root of a volume), ReadDir (what is left in a directory), Sync (what a snapshot must have).
+// Some cases need more methods of a World. KernelWorld and fake.Mounter have them: Hold for a mount that is in use; Symlink, MkdirAll and
+// Remove for the link to a block device; Capacity for the size of an expanded volume; Group and CanGive for the group of files; Give and
+// Chmod for the root of a volume; ReadDir for files that are left; Sync for the content of a snapshot.
 var (
 	_ lister  = kernelWorld{}
 	_ holder  = kernelWorld{}
@@ -37,13 +36,13 @@ var (
 	_ syncer  = kernelWorld{}
 )
 
-// lister is a World that tells what is in a directory.
+// lister is a World that lists directories.
 type lister interface {
 	// ReadDir lists a directory; errors are those of os.ReadDir.
 	ReadDir(name string) ([]fs.DirEntry, error)
 }
 
-// KernelWorld returns the world of the machine that the test runs on: its files, and the mount table of the process.
+// KernelWorld returns the world of this machine: its files, and the mount table of the process.
 func KernelWorld() World { return kernelWorld{mounter: mount.New(mount.Options{})} }
 
 type kernelWorld struct{ mounter *mount.Mounter }
@@ -52,7 +51,7 @@ func (w kernelWorld) List(ctx context.Context) ([]mount.MountPoint, error) {
 	return w.mounter.List(ctx)
 }
 
-// Unmount takes off what a broken plugin has left.
+// Unmount removes a mount that a broken plugin has left.
 func (w kernelWorld) Unmount(ctx context.Context, target string, options mount.UnmountOptions) error {
 	return w.mounter.Unmount(ctx, target, options)
 }
@@ -82,7 +81,7 @@ func (kernelWorld) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadD
 
 func (kernelWorld) Chmod(name string, mode fs.FileMode) error { return os.Chmod(name, mode) }
 
-// Give leaves the user as it is.
+// Give changes the group of a file, and not its user.
 func (kernelWorld) Give(name string, gid int64) error { return os.Chown(name, -1, int(gid)) }
 
 // Sync syncs a file and its directory.

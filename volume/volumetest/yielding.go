@@ -19,7 +19,7 @@ type yielding struct{ mounter mount.Interface }
 // Unwrap returns the mounter beneath.
 func (u yielding) Unwrap() mount.Interface { return u.mounter }
 
-// Metrics returns what measures a path as the mounter beneath does. One that does not say so is of this machine.
+// Metrics returns the metrics provider of the mounter beneath for a path. A mounter without one is that of this machine.
 func (u yielding) Metrics(path string) volume.MetricsProvider {
 	if elsewhere, ok := u.mounter.(interface {
 		Metrics(path string) volume.MetricsProvider
