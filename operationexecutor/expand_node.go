@@ -30,7 +30,7 @@ type nodeExpansion struct {
 
 // duringMount grows a volume that was just set up or mapped for a pod, where it is smaller than its PersistentVolume. An
 // error says that the pod must not start: it would find too little space. A volume that the plugin cannot grow while it is in
-// use, or of which the claim says that it never can, is left as it is, and the pod starts.
+// use, or never, is left as it is, and the pod starts.
 //
 // The size that the volume has is that of the claim's status; that of the PersistentVolume is what it should have.
 func (n *nodeExpansion) duringMount(ctx context.Context) error {
@@ -53,7 +53,11 @@ func (n *nodeExpansion) duringMount(ctx context.Context) error {
 	if plan.step == nodeNothing || plan.step == nodeWait {
 		return nil // What the control plane has not asked for yet is grown in use.
 	}
-	return n.do(ctx, plan)
+	err = n.do(ctx, plan)
+	if errors.Is(err, volume.ErrInfeasible) && outcome.ClassOf(err) == Final {
+		return nil // The volume is whole and has its former size. Only the control plane can ask for another one.
+	}
+	return err
 }
 
 // hasItsSize reports whether it is known, without a call of the plugin or the store, that the volume has its size on this node.

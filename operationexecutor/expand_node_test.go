@@ -293,8 +293,14 @@ func TestExpansionDuringMount(t *testing.T) {
 		},
 		"it can never be": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: errInfeasible, wantCall: true, wantFinal: true,
-			wantErr: volume.ErrInfeasible, wantClass: uncertain,
-			wantWritten: []string{"NodeResizeInProgress 20Gi", "NodeResizeInfeasible 20Gi failed"},
+			wantWritten: []string{"NodeResizeInProgress 20Gi", "NodeResizeInfeasible 20Gi failed"}, wantEventsPart: "VolumeResizeFailed",
+		},
+		"it can never be, and the claim says nothing of expansions": {
+			volume: "20Gi", has: "10Gi", fail: errInfeasible, wantCall: true, wantFinal: true,
+		},
+		"whether it can ever be is unknown": {
+			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: volume.Uncertain(errInfeasible), wantCall: true,
+			wantErr: volume.ErrInfeasible, wantClass: uncertain, wantWritten: []string{"NodeResizeInProgress 20Gi"},
 		},
 		"the outcome is unknown": {
 			volume: "20Gi", has: "10Gi", status: nodePending, allocated: "20Gi", fail: errUncertain, wantCall: true,
