@@ -94,7 +94,10 @@ func (s *claimSync) unnamed(ctx context.Context, claim *v1.PersistentVolumeClaim
 	if err != nil {
 		return err
 	}
-	class, _ := s.mirrors.classes.Get(objects.Named(objects.ClassOf(claim)))
+	class, err := s.mirrors.class(ctx, claim)
+	if err != nil {
+		return err
+	}
 	need, err := match.NewNeed(claim, node)
 	if err != nil {
 		return s.pending.wait(ctx, claim, failedBinding("its selector is malformed: %v", err))

@@ -2,6 +2,8 @@ package persistentvolume
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -15,6 +17,8 @@ import (
 
 // mirrors holds the mirrors of the store and their indexes.
 type mirrors struct {
+	store store.Store
+
 	claims      *store.Mirror[*v1.PersistentVolumeClaim]
 	volumes     *store.Mirror[*v1.PersistentVolume]
 	classes     *store.Mirror[*storagev1.StorageClass]
@@ -38,6 +42,7 @@ type mirrors struct {
 
 func newMirrors(s store.Store, options store.MirrorOptions) *mirrors {
 	m := &mirrors{
+		store:       s,
 		claims:      store.NewMirror[*v1.PersistentVolumeClaim](s, options),
 		volumes:     store.NewMirror[*v1.PersistentVolume](s, options),
 		classes:     store.NewMirror[*storagev1.StorageClass](s, options),
@@ -85,6 +90,26 @@ func newMirrors(s store.Store, options store.MirrorOptions) *mirrors {
 // volume returns the mirror's version of a volume, and false if it is gone.
 func (s *mirrors) volume(name string) (*v1.PersistentVolume, bool) {
 	return s.volumes.Get(objects.Named(name))
+}
+
+// class returns the class that a claim names, nil if it does not exist. A class that no event has reported yet is read from
+// the store: it may have been created together with the claim.
+func (s *mirrors) class(ctx context.Context, claim *v1.PersistentVolumeClaim) (*storagev1.StorageClass, error) {
+	name := objects.ClassOf(claim)
+	if name == "" {
+		return nil, nil
+	}
+	if class, there := s.classes.Get(objects.Named(name)); there {
+		return class, nil
+	}
+	class, err := store.Get[*storagev1.StorageClass](ctx, s.store, "", name)
+	switch {
+	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("storage class %q of claim %q: %w", name, store.NameOf(claim), err)
+	}
+	return class, nil
 }
 
 // synced waits until each kind was listed once. It returns false if ctx ends before.

@@ -309,8 +309,11 @@ func (p *provisioning) finish(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err := p.queue.CheckBackoff(work.Item{Kind: work.Claim, Name: store.NameOf(claim)}, claim.UID); err != nil {
 		return err
 	}
-	class, ok := p.mirrors.classes.Get(objects.Named(objects.ClassOf(claim)))
-	if !ok {
+	class, err := p.mirrors.class(ctx, claim)
+	if err != nil {
+		return p.cleanupFailed(claim, err)
+	}
+	if class == nil {
 		return p.cleanupFailed(claim, fmt.Errorf("storage class %q is gone: create it again", objects.ClassOf(claim)))
 	}
 	plugin, why := p.provisioner(class)
