@@ -14,25 +14,25 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/reconciler"
 )
 
-// HungUnmount says what is done about a volume that is to be taken away and whose plugin's TearDown, or UnmountDevice, hangs:
-// it has not returned by its deadline (see operationexecutor.Timeouts). The zero value does nothing: the volume stays, and the
-// status says which call hangs since when. It needs a *mount.Mounter as [Options].Mounter.
+// HungUnmount says what the manager does if the plugin's TearDown or UnmountDevice hangs: the call has not returned by its deadline (see
+// operationexecutor.Timeouts). The zero value does nothing: the volume stays, and the status says which call hangs, and since when. It
+// needs a *mount.Mounter as [Options].Mounter.
 //
-// Only the mount that this manager has made, or found on record, at the recorded path is touched. Where it was aborted, the
-// call fails and returns as a rule, and the plugin's TearDown is called again, which finds nothing mounted. Where it was
-// detached, or has left the mount table while the call goes on, the call may hang on; the pod counts as gone all the same, and
-// what else the plugin has to undo is undone when the call returns.
+// The manager unmounts only a mount that it has made, or that is on record, at the recorded path. After an abort, the hanging call
+// usually fails and returns. The manager then calls TearDown again, which finds nothing mounted. After a detach, or if the mount has
+// left the mount table in another way, the call may continue to hang. The pod counts as gone all the same. The plugin undoes the rest
+// when the call returns.
 type HungUnmount struct {
-	// ForceAfter is how long after its begin the manager ends a call that hangs by aborting the mount (MNT_FORCE): every
-	// process that waits for the server gets an error, and data that was not written yet is lost. Local filesystems cannot
-	// be aborted. Zero means never.
+	// ForceAfter is the time from the begin of a hanging call until the manager aborts the mount (MNT_FORCE). Every process that
+	// waits for the server then gets an error, and data that was not written yet is lost. Local filesystems cannot be aborted. Zero
+	// means never.
 	ForceAfter time.Duration
-	// LazyAfter is how long after its begin the mount is detached (MNT_DETACH) when that has not helped, or is not allowed.
-	// The server may come back and get what was not written, or never. Zero never does.
+	// LazyAfter is the time from the begin of a hanging call until the manager detaches the mount (MNT_DETACH), if an abort has not
+	// helped or is not allowed. If the server comes back, the kernel may still write the data; otherwise it is lost. Zero means never.
 	LazyAfter time.Duration
 }
 
-// EventHungVolumeUnmounted is the reason of the event about a volume that is taken off beside a call that hangs.
+// EventHungVolumeUnmounted is the reason of the event for a volume that the manager has unmounted while a plugin's call hangs.
 const EventHungVolumeUnmounted = mountwatch.EventHungVolumeUnmounted
 
 func (h HungUnmount) check() error {
@@ -42,7 +42,7 @@ func (h HungUnmount) check() error {
 	return nil
 }
 
-// HungError is the cause of a condition with [ReasonHung] that is about a call of a plugin.
+// HungError is the cause of a condition with [ReasonHung] if a plugin's call hangs.
 type HungError struct {
 	// Call is the call.
 	Call operationexecutor.HungCall
@@ -51,7 +51,7 @@ type HungError struct {
 // Error names the call.
 func (e *HungError) Error() string { return e.Call.String() + " does not return" }
 
-// hungConditions says which calls on a volume hang, as far as the pod is concerned.
+// hungConditions returns the conditions for hung calls on a volume that concern the pod.
 func hungConditions(executor *operationexecutor.Executor, h podvolume.Key) []Condition {
 	return hungCallsOf(executor, h.Volume, func(o operationexecutor.OperationInfo) bool { return o.PodName == "" || o.PodName == h.Pod })
 }
@@ -76,8 +76,8 @@ func hungCallsOf(executor *operationexecutor.Executor, name v1.UniqueVolumeName,
 	return found
 }
 
-// isGone reports whether nothing is, or may be, set up for a pod, or is being set up; but for what was taken off while its
-// teardown hangs on.
+// isGone reports whether nothing is, may be or is being set up for a pod. A volume that was unmounted while its teardown hangs does not
+// count.
 func (n *nodeView) isGone(podName volume.UniquePodName) bool {
 	for _, name := range n.reconciler.VolumesOfOperations(podName) {
 		if !n.watch.IsReleased(podvolume.Key{Volume: name, Pod: podName}) {

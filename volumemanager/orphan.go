@@ -12,11 +12,11 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/orphans"
 )
 
-// OrphanPolicy says what becomes of orphans.
+// OrphanPolicy says what the manager does with orphans.
 type OrphanPolicy string
 
 const (
-	// OrphansAreReported leaves them where they are.
+	// OrphansAreReported reports orphans and does not change them.
 	OrphansAreReported OrphanPolicy = ""
 	// OrphansAreRemoved removes orphans once all pods are known (PodsComplete), unless a pod with the orphan's UID is known.
 	// It uses a plain unmount for mounts and rmdir for directories, nothing else. It works only where the registered plugins
@@ -36,17 +36,17 @@ type Orphan struct {
 	Path string
 	// BackingFile is the file of a loop device; empty for all others.
 	BackingFile string
-	// PodUID is the pod in whose directory it is; empty when it is in none.
+	// PodUID is the pod in whose directory it is; empty if it is in none.
 	PodUID types.UID
 	// Mounted is true for a mount, false for a directory.
 	Mounted bool
-	// FSType and Source are those of the mount.
+	// FSType and Source are the type and the source of the mount.
 	FSType, Source string
-	// Err is why it could not be rebuilt or removed; nil when nothing was tried.
+	// Err is why it could not be rebuilt or removed; nil if neither was tried.
 	Err error
 }
 
-// LoopDevices tells which loop devices there are, and detaches one; a [*loop.Manager] is one.
+// LoopDevices lists and detaches loop devices. A [*loop.Manager] implements it.
 type LoopDevices interface {
 	// Devices returns every loop device of the machine that has a file, whether or not the manager has attached it.
 	Devices(ctx context.Context) ([]loop.Device, error)
@@ -72,8 +72,8 @@ func statusOfOrphans(orphans []orphans.Orphan) []VolumeStatus {
 	return rows
 }
 
-// addFound adds to the status what the start has found: rebuilt volumes, damaged records and orphans. An orphan that was rebuilt
-// is left out.
+// addFound adds the rebuilt volumes, damaged records and orphans that were found at the start to the status. It omits orphans that were
+// rebuilt.
 func (n *nodeView) addFound(status *NodeStatus) {
 	status.Rebuilt, status.PodsComplete = n.recovery.Rebuilt(), n.recovery.ArePodsComplete()
 	for _, d := range n.recovery.Damaged() {
@@ -86,7 +86,7 @@ func (n *nodeView) addFound(status *NodeStatus) {
 	}
 }
 
-// orphanOptions gives the list of orphans what it needs of the manager.
+// orphanOptions returns the options of the list of orphans.
 func (m *Manager) orphanOptions() orphans.Options {
 	o := orphans.Options{
 		Plugins: m.plugins, Logger: m.options.Logger, Mounter: m.options.Mounter, BlockMapper: m.options.BlockMapper, Loops: m.options.Loops,

@@ -18,8 +18,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/stats"
 )
 
-// VolumeStats is what was last measured of one volume of one pod, and what is wrong with it. The figures have the names of
-// kubelet's; one that is nil is not known. A pod that refers to one claim under two names has two of them.
+// VolumeStats has the last measured stats and the conditions of one volume of one pod. The fields have the names of kubelet's stats. A
+// nil field is unknown. A pod that refers to one claim under two names has two VolumeStats.
 type VolumeStats struct {
 	// PodUID is the UID of the pod, PodName its namespace and name.
 	PodUID  types.UID
@@ -32,24 +32,24 @@ type VolumeStats struct {
 	Volume v1.UniqueVolumeName
 	Plugin string
 
-	// Time is when the figures were measured; zero when they never were. They stay when they cannot be measured again.
+	// Time is when the stats were measured; zero if never. A failed measurement does not change them.
 	Time time.Time
-	// CapacityBytes, AvailableBytes and UsedBytes are those of volume.Metrics, as are the figures of inodes. A block device
-	// has a capacity alone.
+	// CapacityBytes, AvailableBytes, UsedBytes and the numbers of inodes are those of volume.Metrics. A block device has only a
+	// capacity.
 	CapacityBytes, AvailableBytes, UsedBytes *uint64
 	Inodes, InodesFree, InodesUsed           *uint64
 
-	// Err is why the last attempt to measure failed; nil when it did not. It matches volume.ErrUnsupported when the volume
-	// cannot be measured.
+	// Err is the error of the last measurement; nil if it succeeded. It matches volume.ErrUnsupported if the volume cannot be
+	// measured.
 	Err error
-	// Since is when the measurement that runs began; zero when none does. One that began long ago hangs, and no other is
-	// begun before it has returned.
+	// Since is when the running measurement began; zero if none runs. A measurement that began long ago hangs. No other begins before
+	// it has returned.
 	Since time.Time
-	// Conditions are what is wrong with the volume, as in VolumeStatus.
+	// Conditions are the faults of the volume, as in VolumeStatus.
 	Conditions []Condition
 }
 
-// Age is how old the figures are; zero when there are none.
+// Age returns the age of the stats; zero if there are none.
 func (s VolumeStats) Age() time.Duration {
 	if s.Time.IsZero() {
 		return 0
@@ -74,7 +74,7 @@ func (m *Manager) Stats(maxAge time.Duration) []VolumeStats {
 	return sortStats(rows)
 }
 
-// PodStats is Stats of the volumes of one pod. It is empty for a pod that is not known.
+// PodStats is Stats for the volumes of one pod. It is empty for an unknown pod.
 func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
 	var rows []VolumeStats
 	for mounted := range m.actual.VolumesOfPod(volume.UniquePodName(uid)) {
@@ -84,18 +84,18 @@ func (m *Manager) PodStats(uid types.UID, maxAge time.Duration) []VolumeStats {
 	return sortStats(rows)
 }
 
-// WaitForStats is Stats that waits for the figures. A volume whose measurement has been running for a second is waited for
-// no more: it hangs, or is large. When ctx ends before, or Run has, the error says so and what is known is returned with it.
+// WaitForStats is Stats, but waits for the measurements. It does not wait longer than a second for one measurement: the volume hangs, or
+// is large. If ctx or Run ends first, WaitForStats returns an error with the stats that are known.
 func (m *Manager) WaitForStats(ctx context.Context, maxAge time.Duration) ([]VolumeStats, error) {
 	changed, cancel := m.stats.Subscribe()
 	defer cancel()
 	asked := time.Now()
 	for {
-		// What is measured from now on is young enough.
+		// Measurements that end after this moment are recent enough.
 		rows := m.Stats(maxAge + time.Since(asked))
 		next, waits := m.stats.NextWaitEnd()
 		if !waits {
-			return m.Stats(math.MaxInt64), nil // What was asked for may have been measured since the answer above.
+			return m.Stats(math.MaxInt64), nil // Measurements may have ended since the call above.
 		}
 		timer := time.NewTimer(time.Until(next))
 		select {
@@ -119,7 +119,7 @@ func sortStats(rows []VolumeStats) []VolumeStats {
 	return rows
 }
 
-// appendStats adds the figures of a volume to rows, under each of its names in the pod.
+// appendStats appends the stats of a volume to rows, under each of its names in the pod.
 func (n *nodeView) appendStats(rows []VolumeStats, mounted *cache.MountedVolume, r stats.Reading) []VolumeStats {
 	s := VolumeStats{
 		PodUID: mounted.PodUID, Volume: mounted.VolumeName, Plugin: mounted.PluginName,
@@ -137,7 +137,7 @@ func (n *nodeView) appendStats(rows []VolumeStats, mounted *cache.MountedVolume,
 	}
 	names := n.populator.Pod(mounted.PodUID).OuterNames(mounted)
 	if len(names) == 0 {
-		names = mounted.OuterVolumeSpecNames // It is being taken away.
+		names = mounted.OuterVolumeSpecNames // The volume is being removed.
 	}
 	for _, outer := range names {
 		s.OuterName = outer

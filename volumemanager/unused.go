@@ -13,18 +13,18 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// WaitForVolumeUnused returns when nothing on this node uses a PersistentVolume: no pod that was added wants it, it is not, and may
-// not be, set up, staged or attached, and no operation on it runs. A pod whose claims are being read counts when it refers to the
-// claim that pv names. What an earlier manager left counts, too: with records it waits until that is known.
+// WaitForVolumeUnused returns when nothing on this node uses a PersistentVolume. Then no added pod wants it, it is certainly not set up,
+// staged or attached, and no operation on it runs. A pod whose claims are being read counts as a user if it refers to the claim that pv
+// names. Volumes of an earlier manager count, too: a manager with records waits until it knows them.
 //
-// It tells a controller of claims what must not be deleted yet. With a context that has ended it answers at once. Its error is that
-// of [Manager.WaitForAttachAndMount], without a pod; a nil pv, or one without a name, matches [volume.ErrInvalid].
+// A controller of claims calls it before it deletes a volume. If ctx has ended already, it answers at once. Its error is that of
+// [Manager.WaitForAttachAndMount], without a pod. For a nil pv, or one without a name, the error matches [volume.ErrInvalid].
 func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolume) error {
 	if pv == nil || pv.Name == "" {
 		return fmt.Errorf("wait until a volume is not used: the PersistentVolume has no name: %w", volume.ErrInvalid)
 	}
 	search := m.view.searchFor(pv)
-	var witness podvolume.Key // While it is there, not all volumes are looked at after each change.
+	var witness podvolume.Key // While this use exists, a change needs no new search.
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "unused",
 		known: m.recovery.AllKnown(),
@@ -47,12 +47,12 @@ func (n *nodeView) isUse(u podvolume.Key) bool {
 	return n.desired.PodExistsInVolume(u.Pod, u.Volume) || !n.actual.PodRemovedFromVolume(u.Pod, u.Volume)
 }
 
-// volumeSearch looks for what uses a PersistentVolume.
+// volumeSearch looks for the users of a PersistentVolume.
 type volumeSearch struct {
 	view *nodeView
 	pv   *v1.PersistentVolume
 	spec *volume.Spec
-	// shared is the name of the volume where pods share it; empty where they do not, or where no plugin names it.
+	// shared is the unique name of a volume that pods share. It is empty if each pod has its own, or if no plugin serves the volume.
 	shared v1.UniqueVolumeName
 }
 
@@ -65,7 +65,7 @@ func (n *nodeView) searchFor(pv *v1.PersistentVolume) volumeSearch {
 	return s
 }
 
-// nameFor returns the unique name that the volume has for a pod; empty when no plugin names it.
+// nameFor returns the unique name that the volume has for a pod; empty if no plugin serves it.
 func (s volumeSearch) nameFor(pod volume.UniquePodName) v1.UniqueVolumeName {
 	name, err := s.view.plugins.UniqueVolumeName(pod, s.spec)
 	if err != nil {
@@ -74,9 +74,10 @@ func (s volumeSearch) nameFor(pod volume.UniquePodName) v1.UniqueVolumeName {
 	return name
 }
 
-// uses returns what uses the volume: the node has no pod, and of a pod whose claims are being read only the pod is known. It looks in the order in which a use moves on: the claims of a pod are read, the pod wants the
-// volume, an operation begins, the volume is known to be there. So it misses none that passes from one to the next meanwhile. An
-// operation is looked for once more, since one that takes the volume away is known longer than the volume.
+// uses returns the users of the volume. A use by the node itself has no pod. A pod whose claims are being read has no volume yet. uses
+// searches in the order in which a use moves on: the claims of a pod are read, the pod wants the volume, an operation begins, the volume
+// is in the actual state. So it misses no use that moves on meanwhile. It searches operations once more in the end, because the
+// operation that removes a volume runs longer than the volume is in the actual state.
 func (s volumeSearch) uses() []podvolume.Key {
 	var uses []podvolume.Key
 	for _, pod := range s.view.populator.Readers(s.pv) {
@@ -104,7 +105,7 @@ func (s volumeSearch) uses() []podvolume.Key {
 	return s.operations()
 }
 
-// names reports whether a unique name is that of the volume, where pods share it.
+// names reports whether a unique name is that of the volume, if pods share it.
 func (s volumeSearch) names(name v1.UniqueVolumeName) bool { return s.shared != "" && name == s.shared }
 
 // isIn reports whether a spec is that of the PersistentVolume.
@@ -112,8 +113,8 @@ func (s volumeSearch) isIn(spec *volume.Spec) bool {
 	return spec != nil && spec.PersistentVolume != nil && spec.PersistentVolume.Name == s.pv.Name
 }
 
-// isMounted reports whether a set-up is of the PersistentVolume. Of one that a restart has found, the plugin may have made the spec
-// of another kind: then the inner name counts.
+// isMounted reports whether a set-up is of the PersistentVolume. For a set-up that was found after a restart, the plugin may have made a
+// spec of another kind: then the inner name counts.
 func (s volumeSearch) isMounted(row *cache.MountedVolume) bool {
 	return s.isIn(row.VolumeSpec) || row.Reconstructed && row.InnerVolumeSpecName == s.pv.Name
 }
@@ -129,7 +130,7 @@ func (s volumeSearch) operations() []podvolume.Key {
 	return uses
 }
 
-// statusOfUses returns where volumes stand for their users.
+// statusOfUses returns the status of volumes for their users.
 func (n *nodeView) statusOfUses(uses []podvolume.Key) []VolumeStatus {
 	var rows []VolumeStatus
 	for _, use := range uses {
