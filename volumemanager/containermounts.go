@@ -97,7 +97,8 @@ type ContainerDevice struct {
 // [Options].Environment tells; without it, those that the pod itself does: values, and fields of the pod. Another one, and
 // one that is empty, is a [*VariableError].
 //
-// When a volume of the container is not set up, or is being taken away, the error is a [*volume.NotReadyError]. Others
+// When a volume of the container is not set up, or is being taken away, the error is a [*volume.NotReadyError]. If another program
+// has mounted over its path, or has moved or unmounted it, the error matches [mount.ErrForeign] or [mount.ErrNotMounted]. Others
 // match [ErrUnknownContainer], [ErrVolumeMode], [volume.ErrInvalid] for what the pod must not ask for,
 // [volume.ErrUnsupported] for a recursively read-only mount that [Options] does not allow, or what package safepath
 // returns for a sub-path; they hold paths of the host: what may be shown to the pod's owner is safepath.Public.
@@ -287,7 +288,10 @@ func (a *containerRequest) mount(ctx context.Context, index int) (ContainerMount
 	if !filepath.IsAbs(info.Path) {
 		return made, fmt.Errorf("plugin %q says that it is at %q, which is not an absolute path: %w", row.PluginName, info.Path, operationexecutor.ErrContractViolation)
 	}
-	var err error
+	err := a.manager.watch.CheckVisible(ctx, info.Path)
+	if err != nil {
+		return made, err
+	}
 	if made.Propagation, err = containers.Propagation(a.container, spec); err != nil {
 		return made, err
 	}

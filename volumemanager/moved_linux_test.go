@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/volumekit/volumekit/mount"
 )
@@ -76,3 +77,59 @@ func TestAMountThatWasMovedIsNotForgotten(t *testing.T) {
 
 // podDirOf returns the directory of the pod whose volume is at a path.
 func podDirOf(path string) string { return filepath.Dir(filepath.Dir(filepath.Dir(path))) }
+
+// TestAContainerGetsOnlyWhatTheManagerHasSetUp: the runtime binds what is at the path of a volume, so another mount there would be
+// the container's, and what it writes would be lost to the volume.
+func TestAContainerGetsOnlyWhatTheManagerHasSetUp(t *testing.T) {
+	hide := func(above string) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			at := filepath.Join(path, above)
+			require.NoError(t, unix.Mount("foreign", at, "tmpfs", 0, "size=64k"))
+			t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+			require.NoError(t, os.MkdirAll(path, 0o700))
+		}
+	}
+	nodes := map[string]struct {
+		node func(t *testing.T) *watchedNode
+		pod  *v1.Pod
+	}{
+		"mount":     {newWatchedNode, emptyDirPod("web")},
+		"directory": {newDirectoryNode, diskPod("web")},
+	}
+	changes := map[string]struct {
+		change func(t *testing.T, path string)
+		err    error
+	}{
+		"mounted over":       {hide("."), mount.ErrForeign},
+		"mounted over above": {hide("../.."), mount.ErrForeign},
+		"another directory is there": {func(t *testing.T, path string) {
+			require.NoError(t, os.Rename(podDirOf(path), podDirOf(path)+".old"))
+			t.Cleanup(func() { require.NoError(t, os.Rename(podDirOf(path)+".old", podDirOf(path))) })
+			require.NoError(t, os.MkdirAll(path, 0o700))
+			t.Cleanup(func() { require.NoError(t, os.RemoveAll(podDirOf(path))) })
+		}, mount.ErrForeign},
+	}
+	for kind, k := range nodes {
+		for name, c := range changes {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				n := k.node(t)
+				m, stop := n.start(t)
+				n.m = m
+				m.PodsComplete()
+				path := n.add(k.pod)
+				_, err := m.ContainerMounts(t.Context(), k.pod, "main")
+				require.NoError(t, err)
+				stop() // The answer does not depend on what the manager was told of.
+				t.Run("changed", func(t *testing.T) {
+					c.change(t, path)
+					_, err = m.ContainerMounts(t.Context(), k.pod, "main")
+					require.ErrorIs(t, err, c.err)
+				})
+				_, err = m.ContainerMounts(t.Context(), k.pod, "main")
+				require.NoError(t, err)
+				n.run()
+				require.NoError(t, n.m.WaitForNodeEmpty(t.Context()))
+			})
+		}
+	}
+}

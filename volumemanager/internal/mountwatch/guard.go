@@ -1,6 +1,7 @@
 package mountwatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -246,6 +247,29 @@ func (g guard) checkOurs(ctx context.Context, path string, intent operationexecu
 	}
 	if err != nil {
 		g.reportDisplaced(own.Key, err)
+	}
+	return err
+}
+
+// CheckVisible returns an error if a volume is set up at path, and its mount or directory is not seen there. The error matches
+// [mount.ErrForeign] if another one is seen or the mount was moved, and [mount.ErrNotMounted] if the mount is gone.
+func (w *Watch) CheckVisible(ctx context.Context, path string) error {
+	if dir := w.mounts.directory(path); dir != nil {
+		if err := dir.check(ctx, w.kernel); errors.Is(err, mount.ErrForeign) {
+			return err
+		}
+		return nil // A missing directory hides nothing: who uses it finds that out.
+	}
+	own := w.mounts.get(path)
+	if own == nil {
+		return nil
+	}
+	found, err := w.kernel.Lookup(ctx, path)
+	switch {
+	case err == nil && !own.Expect().Is(found):
+		return foreignOn(own, found)
+	case errors.Is(err, mount.ErrNotMounted):
+		return cmp.Or(displaced(ctx, w.kernel, own), err)
 	}
 	return err
 }
