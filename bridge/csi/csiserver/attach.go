@@ -197,8 +197,8 @@ func (c *controller) ControllerUnpublishVolume(
 
 // detach undoes an attachment and forgets it.
 func (s *attachments) detach(ctx context.Context, a attachment) error {
-	if staged, ok := s.stagedHere(a); ok {
-		return status.Errorf(codes.FailedPrecondition, "volume %s is not detached: it is staged at %q", volume.Quote(a.ID), staged)
+	if err := s.checkUnusedHere(ctx, a); err != nil {
+		return err
 	}
 	plugin, ok := s.plugin.(volume.AttachableVolumePlugin)
 	if !ok {
@@ -231,11 +231,19 @@ func detachSpec(ctx context.Context, plugin volume.AttachableVolumePlugin, spec 
 	return detacher.Detach(ctx, name, node)
 }
 
-// stagedHere returns where the volume is still staged, if it is so on this node.
-func (s *attachments) stagedHere(a attachment) (string, bool) {
-	if s.runtime == nil || a.Node != s.options.NodeName {
-		return "", false
+// checkUnusedHere returns an error if this node, which a controller detaches the volume from, still uses it: by the record of its staging, or
+// by the mounts if RuntimeDir is lost.
+func (s *attachments) checkUnusedHere(ctx context.Context, a attachment) error {
+	if s.runtime == nil || a.Node != s.options.NodeName || s.options.Attach != AttachByController {
+		return nil
 	}
-	st, ok := s.runtime.stagings.Get(a.ID)
-	return st.Path, ok && s.options.Attach == AttachByController
+	if st, ok := s.runtime.stagings.Get(a.ID); ok {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is not detached: it is staged at %q", volume.Quote(a.ID), st.Path)
+	}
+	path, err := s.mountedHere(ctx, a)
+	if err == nil && path != "" {
+		err = status.Errorf(codes.FailedPrecondition, "volume %s is not detached: it has no record in RuntimeDir, and is mounted at %q: unpublish and unstage it",
+			volume.Quote(a.ID), path)
+	}
+	return err
 }

@@ -46,8 +46,50 @@ func isBelow(dir, path string) bool {
 
 // isDevice reports whether a mount is a bind of a device that is attached to this node.
 func (s *attachments) isDevice(m mount.MountPoint) bool {
-	here := s.state.attachments.Where(func(a attachment) bool { return a.Node == s.options.NodeName && a.Device != "" })
-	return slices.ContainsFunc(here, func(a attachment) bool { return m.Root == strings.TrimPrefix(a.Device, "/dev") })
+	here := s.state.attachments.Where(func(a attachment) bool { return a.Node == s.options.NodeName })
+	return slices.ContainsFunc(here, func(a attachment) bool { return a.isDevice(m) })
+}
+
+// mountedHere returns where an attached volume is staged, or where its device is bound, by the mount table; empty if it is not.
+func (s *attachments) mountedHere(ctx context.Context, a attachment) (string, error) {
+	if a.Capability.Block {
+		return s.boundHere(ctx, a)
+	}
+	spec, err := s.specOf(a.ID, a.Origin, use{capability: a.Capability, readOnly: a.ReadOnly})
+	if err != nil {
+		return "", nil //nolint:nilerr // The plugin does not know such a volume, and cannot have staged it.
+	}
+	path, err := s.mountPath(spec)
+	if err != nil || path == "" {
+		return "", err
+	}
+	_, err = s.mounter.Lookup(ctx, path)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return "", nil
+	}
+	return path, err
+}
+
+// boundHere returns where the device of a volume is bound. A target on record is another volume's: after a reboot that may have the device.
+func (s *attachments) boundHere(ctx context.Context, a attachment) (string, error) {
+	if a.Device == "" {
+		return "", nil
+	}
+	table, err := s.mounter.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range table {
+		if a.isDevice(m) && len(s.runtime.publications.Where(func(p publication) bool { return p.Target == m.Path })) == 0 {
+			return m.Path, nil
+		}
+	}
+	return "", nil
+}
+
+// isDevice reports whether a mount is a bind of the volume's device.
+func (a attachment) isDevice(m mount.MountPoint) bool {
+	return a.Device != "" && m.Root == strings.TrimPrefix(a.Device, "/dev")
 }
 
 // checkUnrecorded returns an error while a mount is there that was found without a record and still has none.

@@ -159,7 +159,7 @@ func (s *stager) checkMountPath(st staging) error {
 }
 
 // mountPath returns where the plugin mounts the device; empty when it does not.
-func (s *stager) mountPath(spec *volume.Spec) (string, error) {
+func (s *resolved) mountPath(spec *volume.Spec) (string, error) {
 	plugin, ok := s.plugin.(volume.DeviceMountableVolumePlugin)
 	if !ok || !s.can.Has(volume.CapDeviceMount) {
 		return "", nil

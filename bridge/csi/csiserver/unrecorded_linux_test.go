@@ -13,6 +13,8 @@ import (
 	"github.com/volumekit/volumekit/bridge/csi/csiserver"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/record"
+	"github.com/volumekit/volumekit/mount/mounttest"
+	"github.com/volumekit/volumekit/plugins/loopblock"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -149,4 +151,33 @@ func TestALostAttachmentIsStaged(t *testing.T) {
 	require.NoError(t, k.unstage(t.Context()))
 	require.NoError(t, k.detach(t.Context()))
 	assert.Empty(t, k.plugin.Backend().Nodes("data"))
+}
+
+// A volume whose staging is on no record is not detached below its mounts, on a server that has both services.
+func TestALostStagingIsNotDetached(t *testing.T) {
+	k := attachedOnce(t)
+	require.NoError(t, k.stage(t.Context()))
+	k.restartAfter(t, func() { require.NoError(t, os.RemoveAll(k.options.RuntimeDir)) })
+	codeIs(t, codes.FailedPrecondition, k.detach(t.Context()))
+	assert.Len(t, k.plugin.Backend().Nodes("data"), 1)
+	require.NoError(t, k.stage(t.Context()), "it is on record again")
+	require.NoError(t, k.unstage(t.Context()))
+	require.NoError(t, k.detach(t.Context()))
+	assert.Empty(t, k.plugin.Backend().Nodes("data"))
+}
+
+// The same holds for a device that is published.
+func TestALostDeviceIsNotDetached(t *testing.T) {
+	mounttest.RequireRoot(t)
+	c := &caller{driver: serve(t, loopblock.New(loopblock.Options{}), optionsIn(t.TempDir())), capability: asDevice(writer)}
+	c.staging = c.target("staging")
+	a := c.target("a")
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.attach(t.Context()))
+	require.NoError(t, c.stage(t.Context()))
+	require.NoError(t, c.publish(t.Context(), a))
+	c.restartWithout(t, c.options.RuntimeDir)
+	codeIs(t, codes.FailedPrecondition, c.detach(t.Context()))
+	assert.Equal(t, 1, attachedTo(t, c.options.RootDir))
+	c.end(t, a)
 }
