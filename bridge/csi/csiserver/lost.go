@@ -11,6 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/volume"
@@ -119,7 +120,10 @@ func (s *stager) checkUnrecorded(ctx context.Context, id string) error {
 func (s *stager) unstageUnrecorded(ctx context.Context, id string) error {
 	a, attached := s.attachments.here(id)
 	if !attached || a.Capability.Block {
-		if err := s.checkUnrecorded(ctx, id); err != nil || !attached {
+		if err := s.checkUnrecorded(ctx, id); err != nil {
+			return err
+		}
+		if err := s.tearDownUnrecorded(ctx, id, a); err != nil || !attached {
 			return err
 		}
 		return s.attachments.detach(ctx, a)
@@ -136,6 +140,38 @@ func (s *stager) unstageUnrecorded(ctx context.Context, id string) error {
 		return err
 	}
 	return s.attachments.detach(ctx, a)
+}
+
+// tearDownUnrecorded has the plugin undo what it may have set up for a device, with the source of its attachment, else that of a volume
+// that was made by hand. The links of published devices outlive RuntimeDir: nothing is undone below them.
+func (s *stager) tearDownUnrecorded(ctx context.Context, id string, a attachment) error {
+	plugin, ok := s.plugin.(volume.BlockVolumePlugin)
+	if !ok || !s.can.Has(volume.CapBlock) {
+		return nil
+	}
+	o, err := s.originOfContext(id, nil)
+	if a.ID != "" {
+		o, err = a.Origin, nil
+	}
+	if err != nil {
+		return err
+	}
+	spec, err := s.specOf(id, o, use{capability: capability{Block: true, Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}})
+	if err != nil {
+		return nil //nolint:nilerr // The plugin has no such device.
+	}
+	links, err := filepath.Glob(deviceLink(s.resolved, "*", element(id), s.runtime.boot))
+	if err != nil {
+		return err
+	}
+	if len(links) > 0 {
+		return status.Errorf(codes.FailedPrecondition, "volume %s has no record in RuntimeDir, and its device is published by %q: unpublish it first", volume.Quote(id), links[0])
+	}
+	unmapper, err := plugin.NewBlockVolumeUnmapper(spec.Name(), "")
+	if err != nil {
+		return err
+	}
+	return tearDownBlock(ctx, unmapper, spec, a.Device)
 }
 
 func (s *stager) unmountUnrecorded(ctx context.Context, st staging) error {
@@ -166,7 +202,10 @@ func (s *publisher) unpublishUnrecorded(ctx context.Context, id, target string) 
 		return err
 	}
 	if p.Source == "" {
-		return s.binds.checkUnmounted(ctx, target)
+		if err := s.binds.checkUnmounted(ctx, target); err != nil {
+			return err
+		}
+		return s.unlinkDevice(ctx, p) // of an earlier boot
 	}
 	p.Capability.Block = p.Source != s.host.GetPodVolumeDir(p.UID, s.plugin.GetPluginName(), p.Name)
 	s.logger.Warn("a volume is published and not on record: it is unpublished", "volume", id, "target", target)
@@ -188,9 +227,13 @@ func (s *publisher) sourceOfUnrecorded(p publication) (string, error) {
 	return device, err
 }
 
-// deviceLink is the link of a published device. It is below RootDir and outlives RuntimeDir.
+// deviceLink is the link of a device that was published in this boot. It is below RootDir and outlives RuntimeDir.
 func (s *publisher) deviceLink(p publication) string {
-	return filepath.Join(s.host.GetPodVolumeDeviceDir(p.UID, s.plugin.GetPluginName()), p.Name)
+	return deviceLink(s.resolved, p.UID, p.Name, s.runtime.boot)
+}
+
+func deviceLink(s *resolved, uid types.UID, name, boot string) string {
+	return filepath.Join(s.host.GetPodVolumeDeviceDir(uid, s.plugin.GetPluginName()), name+"."+boot)
 }
 
 // linkDevice makes the link of a device that is to be bound.
@@ -211,13 +254,23 @@ func (s *publisher) linkDevice(p publication) error {
 	return os.Symlink(p.Source, link)
 }
 
-// unlinkDevice removes the link of a device that is not bound any more, and the directories above it.
+// unlinkDevice removes the link of a device that is not bound any more, those of earlier boots, and the directories above them. The directory
+// of a volume and a target path has no other files.
 func (s *publisher) unlinkDevice(ctx context.Context, p publication) error {
-	link := s.deviceLink(p)
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+	dir := filepath.Dir(s.deviceLink(p))
+	links, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, link := range links {
+		if removing := os.Remove(filepath.Join(dir, link.Name())); !errors.Is(removing, os.ErrNotExist) {
+			err = errors.Join(err, removing)
+		}
+	}
+	if err != nil {
 		return err
 	}
-	s.removePodDirs(ctx, filepath.Dir(link))
+	s.removePodDirs(ctx, dir)
 	return nil
 }
 

@@ -3,6 +3,8 @@ package csiserver_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,9 +14,11 @@ import (
 
 	"github.com/volumekit/volumekit/bridge/csi/csiserver"
 	"github.com/volumekit/volumekit/fake"
+	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/mount/loop"
 	"github.com/volumekit/volumekit/mount/mounttest"
 	"github.com/volumekit/volumekit/plugins/loopblock"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // attachedTo returns the loop devices of the images below dir.
@@ -162,6 +166,30 @@ func TestALostDeviceIsUnpublished(t *testing.T) {
 	c.end(t, b)
 }
 
+// A link of an earlier boot proves nothing, and goes with the next call for its target.
+func TestALinkOfAnEarlierBoot(t *testing.T) {
+	mounttest.RequireRoot(t)
+	c := staged(t, asDevice(writer))
+	a := c.target("a")
+	require.NoError(t, c.publish(t.Context(), a))
+	links := func() []string {
+		found, err := filepath.Glob(filepath.Join(c.options.RootDir, "pods/*/volumeDevices/*/data.*"))
+		require.NoError(t, err)
+		return found
+	}
+	require.Len(t, links(), 1)
+	earlier := filepath.Join(filepath.Dir(links()[0]), "data.earlier")
+	require.NoError(t, os.Rename(links()[0], earlier))
+	c.restartWithout(t, c.options.RuntimeDir)
+	codeIs(t, codes.FailedPrecondition, c.unpublish(t.Context(), a))
+	assert.Equal(t, 1, mountsAt(t, a))
+	require.NoError(t, unix.Unmount(a, 0))
+	require.NoError(t, os.Remove(a))
+	require.NoError(t, c.unpublish(t.Context(), a))
+	assert.Empty(t, links())
+	c.end(t)
+}
+
 // Another device at the target is not the volume's: it is left, and so is one that no link leads to.
 func TestAForeignDeviceIsLeft(t *testing.T) {
 	mounttest.RequireRoot(t)
@@ -176,7 +204,7 @@ func TestAForeignDeviceIsLeft(t *testing.T) {
 	assert.Equal(t, 2, mountsAt(t, a))
 	require.NoError(t, unix.Unmount(a, 0))
 
-	links, err := filepath.Glob(filepath.Join(c.options.RootDir, "pods/*/volumeDevices/*/data"))
+	links, err := filepath.Glob(filepath.Join(c.options.RootDir, "pods/*/volumeDevices/*/data.*"))
 	require.NoError(t, err)
 	require.Len(t, links, 1)
 	device, err := os.Readlink(links[0])
@@ -186,4 +214,37 @@ func TestAForeignDeviceIsLeft(t *testing.T) {
 	assert.Equal(t, 1, mountsAt(t, a))
 	require.NoError(t, os.Symlink(device, links[0]))
 	c.end(t, a)
+}
+
+// A device that the plugin has set up is torn down without a record too, and not below its users.
+func TestALostDeviceIsTornDown(t *testing.T) {
+	options := optionsIn(t.TempDir())
+	mounter := fake.NewMounter(fake.MounterOptions{})
+	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: mounter})
+	options.Mounter = mounter
+	c := &caller{driver: serve(t, plugin, options), capability: asDevice(writer), staging: "/staging"}
+	require.NoError(t, c.create(t.Context(), "data"))
+	require.NoError(t, c.attach(t.Context()))
+	require.NoError(t, c.stage(t.Context()))
+	c.stop()
+	require.NoError(t, os.RemoveAll(options.RuntimeDir))
+	boot, err := record.BootID()
+	require.NoError(t, err)
+	links := filepath.Join(options.RootDir, "pods/pod/volumeDevices", strings.ReplaceAll(plugin.GetPluginName(), "/", "~"))
+	require.NoError(t, os.MkdirAll(links, 0o700))
+	link := filepath.Join(links, "data."+boot)
+	require.NoError(t, os.Symlink("/dev/fake/data", link))
+	require.NoError(t, os.Symlink("/dev/fake/data", filepath.Join(links, "data.earlier")))
+	tornDown := func() int {
+		return len(slices.DeleteFunc(plugin.Calls(), func(call fake.Call) bool { return call.Method != fake.MethodTearDownDevice }))
+	}
+
+	c.driver = serve(t, plugin, options)
+	codeIs(t, codes.FailedPrecondition, c.unstage(t.Context()))
+	assert.Zero(t, tornDown())
+	require.NoError(t, os.Remove(link))
+	plugin.Inject(fake.MethodTearDownDevice, fake.Fail(volume.Uncertain(errRefused)))
+	codeIs(t, codes.Unavailable, c.unstage(t.Context()))
+	require.NoError(t, c.unstage(t.Context()))
+	assert.Equal(t, 2, tornDown())
 }

@@ -386,15 +386,20 @@ func (s *stager) tearDownDevice(ctx context.Context, st staging) error {
 	if err != nil {
 		return err
 	}
+	return tearDownBlock(ctx, unmapper, volume.NewSpecFromPersistentVolume(st.PV, false), st.Device)
+}
+
+// tearDownBlock undoes SetUpDevice, where the plugin has it.
+func tearDownBlock(ctx context.Context, unmapper volume.BlockVolumeUnmapper, spec *volume.Spec, device string) error {
 	custom, ok := unmapper.(volume.CustomBlockVolumeUnmapper)
 	if !ok {
 		return nil
 	}
-	mapPath, err := unmapper.GetGlobalMapPath(volume.NewSpecFromPersistentVolume(st.PV, false))
+	mapPath, err := unmapper.GetGlobalMapPath(spec)
 	if err != nil {
 		return err
 	}
-	return custom.TearDownDevice(ctx, volume.TearDownDeviceArgs{MapPath: mapPath, DevicePath: st.Device})
+	return custom.TearDownDevice(ctx, volume.TearDownDeviceArgs{MapPath: mapPath, DevicePath: device})
 }
 
 func (s *resolved) blockUnmapper(name string) (volume.BlockVolumeUnmapper, error) {
