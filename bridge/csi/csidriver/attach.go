@@ -84,7 +84,8 @@ func (p *Plugin) CanAttach(spec *volume.Spec) (bool, error) {
 	return err == nil && p.client.attaches(), err
 }
 
-// Attach implements [volume.Attacher]. It returns the path for the publish context, see [PublishContext].
+// Attach implements [volume.Attacher]. It returns the path for the publish context, see [PublishContext]. If the volume is
+// attached to the node with an earlier id of the node, the error matches [volume.ErrInUse]: Detach detaches it there.
 func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.NodeName) (string, error) {
 	p := a.plugin
 	src, err := p.sourceOf(spec)
@@ -102,9 +103,18 @@ func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.
 	if err != nil {
 		return "", err
 	}
-	p.attached.keep(attachment{src.csi.VolumeHandle, nodeName}, src.csi.ControllerPublishSecretRef, request.GetNodeId())
+	at := attachment{src.csi.VolumeHandle, nodeName}
+	before, _ := p.attached.of(at)
+	if before.nodeID != "" && before.nodeID != request.GetNodeId() {
+		return "", volume.Transient(fmt.Errorf("driver %q: volume %q is attached to node %q with the node's earlier id %q, or may be, and the id is %q now: detach it first: %w",
+			s.facts.name, spec.Name(), nodeName, before.nodeID, request.GetNodeId(), volume.ErrInUse))
+	}
+	p.attached.keep(at, src.csi.ControllerPublishSecretRef, request.GetNodeId())
 	answer, err := call(ctx, s, "ControllerPublishVolume", csi.NewControllerClient(s.conn).ControllerPublishVolume, request)
 	if err != nil {
+		if before.nodeID == "" && !isUncertain(err) {
+			p.attached.forget(at) // It is not attached.
+		}
 		return "", err
 	}
 	return devicePathOf(answer.GetPublishContext()), nil

@@ -342,3 +342,34 @@ func TestAVolumeIsDetachedByADriverThatAttachesNoMore(t *testing.T) {
 	require.NoError(t, detacher.Detach(t.Context(), handle, "node-1"), "it was not attached by a call")
 	assert.Equal(t, before, n.Count("ControllerUnpublishVolume"))
 }
+
+// A volume that is attached to a node with its earlier id is not attached with the new one too: Detach would know only one of them.
+func TestAnAttachmentKeepsTheIDOfItsNode(t *testing.T) {
+	nodes := changingNodes{"node-2": "id-1"}
+	n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Nodes = nodes })
+	n.Plan("ControllerPublishVolume", fakedriver.Fault{Code: codes.InvalidArgument})
+	_, err := n.plugin.attach(t, n.spec, "node-2")
+	require.True(t, isCode(err, codes.InvalidArgument))
+	nodes["node-2"] = "id-2"
+	_, err = n.plugin.attach(t, n.spec, "node-2")
+	require.NoError(t, err, "the refused call has attached nothing")
+	nodes["node-2"] = "id-3"
+	_, err = n.plugin.attach(t, n.spec, "node-2")
+	require.ErrorIs(t, err, volume.ErrInUse)
+	require.ErrorIs(t, err, volume.ErrTransient)
+	assert.Equal(t, 2, n.Count("ControllerPublishVolume"))
+	detacher, err := n.plugin.NewDetacher()
+	require.NoError(t, err)
+	require.NoError(t, detacher.Detach(t.Context(), n.spec.PersistentVolume.Spec.CSI.VolumeHandle, "node-2"))
+	assert.Empty(t, n.Volumes()[0].Nodes)
+	_, err = n.plugin.attach(t, n.spec, "node-2")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"id-3"}, n.Volumes()[0].Nodes)
+
+	n.Plan("ControllerPublishVolume", fakedriver.Fault{Code: codes.InvalidArgument})
+	_, err = n.plugin.attach(t, n.spec, "node-2")
+	require.True(t, isCode(err, codes.InvalidArgument))
+	nodes["node-2"] = "id-4"
+	_, err = n.plugin.attach(t, n.spec, "node-2")
+	require.ErrorIs(t, err, volume.ErrInUse, "a refusal says nothing of an earlier call")
+}
