@@ -42,7 +42,7 @@ func (d *Driver) Connect(ctx context.Context) error {
 func (d *Driver) Plugin() *Plugin {
 	name := volume.PluginNameOfDriver(d.options.Driver)
 	return &Plugin{
-		snapshots: snapshots{client: d.client}, options: d.options, client: d.client, name: name,
+		snapshots: snapshots{client: d.client}, options: d.options, client: d.client, name: name, attached: new(attachments),
 		node: nodeService{options: d.options, client: d.client, name: name, mountPoints: mountPoints{driver: d.options.Driver, mounter: d.options.Mounter}},
 	}
 }
@@ -59,7 +59,7 @@ type Plugin struct {
 	client   *client
 	host     volume.VolumeHost
 	node     nodeService
-	attached attachments
+	attached *attachments
 }
 
 var (

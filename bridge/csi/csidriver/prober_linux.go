@@ -47,6 +47,9 @@ type Prober struct {
 	mu      sync.Mutex
 	closed  bool
 	sockets map[string]*socket // by path
+	// attached are the facts of attachments by driver. A driver that starts again is another plugin, and must still detach
+	// the volumes of the earlier one.
+	attached map[string]*attachments
 }
 
 var _ volume.DynamicPluginProber = (*Prober)(nil)
@@ -83,7 +86,7 @@ func NewProber(options ProberOptions) (*Prober, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Prober{options: options, watch: w, sockets: map[string]*socket{}}, nil
+	return &Prober{options: options, watch: w, sockets: map[string]*socket{}, attached: map[string]*attachments{}}, nil
 }
 
 // Close ends the connections to all drivers, and returns when no identification runs. Mounts stay.
@@ -181,10 +184,20 @@ func (p *Prober) compare(ctx context.Context, there map[string]os.FileInfo) (eve
 		}
 		if s.driver != nil && !s.reported {
 			s.reported = true
-			events = append(events, volume.ProbeEvent{Op: volume.ProbeAddOrUpdate, Plugin: s.driver.Plugin()})
+			events = append(events, volume.ProbeEvent{Op: volume.ProbeAddOrUpdate, Plugin: p.pluginOf(s)})
 		}
 	}
 	return events, closing
+}
+
+// pluginOf returns a plugin of a socket's driver, with the attachments of earlier ones. The caller holds the lock.
+func (p *Prober) pluginOf(s *socket) *Plugin {
+	plugin := s.driver.Plugin()
+	if earlier := p.attached[s.name]; earlier != nil {
+		plugin.attached = earlier
+	}
+	p.attached[s.name] = plugin.attached
+	return plugin
 }
 
 // forgetGone forgets the sockets that were removed or replaced.

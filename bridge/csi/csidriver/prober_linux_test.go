@@ -2,6 +2,7 @@ package csidriver
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -68,6 +69,54 @@ func (f *finder) serveAt(path, name string) func() {
 	stop, err := fakedriver.New(fakedriver.Options{Dir: f.t.TempDir(), Name: name}).Serve(path)
 	require.NoError(f.t, err)
 	return sync.OnceFunc(stop)
+}
+
+// attacher returns the attacher of the driver that is found.
+func (f *finder) attacher() attacher {
+	f.t.Helper()
+	plugin, err := f.plugins.FindAttachablePluginByName("csi.example.com/fake")
+	require.NoError(f.t, err)
+	a, err := plugin.NewAttacher()
+	require.NoError(f.t, err)
+	return a.(attacher)
+}
+
+// A driver that starts again with another id of its node has another socket and is another plugin. What was attached before is detached with
+// the id of then.
+func TestADriverThatIsFoundAgainDetachesWithTheEarlierID(t *testing.T) {
+	f := newFinder(t, nil)
+	d, path := fakedriver.New(fakedriver.Options{Dir: t.TempDir(), NodeID: "id-1"}), filepath.Join(f.dir, "driver.sock")
+	stop, err := d.Serve(path)
+	require.NoError(t, err)
+	f.probe()
+	plugin := f.attacher().plugin
+	provisioner, err := plugin.NewProvisioner(volume.VolumeOptions{PVName: "pv", PVC: claim()})
+	require.NoError(t, err)
+	pv, err := provisioner.Provision(t.Context(), nil, nil)
+	require.NoError(t, err)
+	_, err = f.attacher().Attach(t.Context(), volume.NewSpecFromPersistentVolume(pv, false), "node-1")
+	require.NoError(t, err)
+
+	stop()
+	require.NoError(t, f.awaitGone(path))
+	d.Update(func(o *fakedriver.Options) { o.NodeID = "id-2" })
+	stop, err = d.Serve(path)
+	require.NoError(t, err)
+	defer stop()
+	f.probe()
+	require.NotSame(t, plugin, f.attacher().plugin)
+	require.NoError(t, f.attacher().Detach(t.Context(), pv.Spec.CSI.VolumeHandle, "node-1"))
+	assert.Empty(t, d.Volumes()[0].Nodes)
+}
+
+// awaitGone removes a socket that its driver has left, and waits until its plugin is removed.
+func (f *finder) awaitGone(path string) error {
+	f.t.Helper()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f.probe()
+	return nil
 }
 
 // registrar tells of one driver, as node-driver-registrar does.
