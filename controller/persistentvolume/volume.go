@@ -72,6 +72,20 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 			return err
 		}
 		return work.AwaitChange(s.mirrors.claims, claim)
+	}
+	return s.notNamed(ctx, pv, claim)
+}
+
+// notNamed syncs a volume whose claim names another one. It takes the volume from the claim only if the claim has the other one:
+// in a store that lets the name be changed, the claim may have had this volume, and be lost.
+func (s *volumeSync) notNamed(ctx context.Context, pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
+	hasOther, err := objects.HasAnotherVolume(ctx, s.store, claim, pv)
+	switch {
+	case err != nil:
+		return err
+	case !hasOther:
+		s.queue.AddLater(work.Item{Kind: work.Volume, Name: store.NameOf(pv)})
+		return nil
 	case objects.IsDeletedWithClaim(pv):
 		return s.reclaim(ctx, pv)
 	}

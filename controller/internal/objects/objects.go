@@ -62,6 +62,22 @@ func ReadClaimOf(ctx context.Context, s store.Store, pv *v1.PersistentVolume) (*
 	return claim, nil
 }
 
+// HasAnotherVolume reads from the store whether a claim is bound to another volume than pv: the claim names it, and it names the
+// claim.
+func HasAnotherVolume(ctx context.Context, s store.Store, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (bool, error) {
+	if claim.Spec.VolumeName == "" || claim.Spec.VolumeName == pv.Name {
+		return false, nil
+	}
+	other, err := store.Get[*v1.PersistentVolume](ctx, s, "", claim.Spec.VolumeName)
+	switch {
+	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("volume %q of claim %q: %w", claim.Spec.VolumeName, store.NameOf(claim), err)
+	}
+	return OwnedBy(other, claim), nil
+}
+
 // IsDeletedWithClaim reports whether the volume was provisioned and its reclaim policy is Delete.
 func IsDeletedWithClaim(pv *v1.PersistentVolume) bool {
 	_, provisioned := pv.Annotations[AnnDynamicallyProvisioned]

@@ -173,7 +173,12 @@ func (r *Reclaimer) reverify(ctx context.Context, pv *v1.PersistentVolume) (*v1.
 		return nil, err
 	case claim == nil:
 		return now, nil
-	case claim.Spec.VolumeName != "" && claim.Spec.VolumeName != now.Name && objects.IsDeletedWithClaim(now):
+	}
+	hasOther, err := objects.HasAnotherVolume(ctx, r.with.Store, claim, now)
+	switch {
+	case err != nil:
+		return nil, err
+	case hasOther && objects.IsDeletedWithClaim(now):
 		return now, nil
 	}
 	return nil, work.AwaitChange(r.with.Claims, claim)
