@@ -18,19 +18,19 @@ import (
 // directory, or a mount hides the one or the other.
 var ErrUnproven = errors.New("nothing proves that it is the directory that was made here")
 
-// Identity tells a directory from any other. Two directories of one filesystem never have the same, unless the filesystem
-// has no birth times and has used an inode again.
+// Identity identifies a directory. Two directories of one filesystem never have the same identity, unless the filesystem has no birth
+// times and has reused an inode.
 type Identity struct {
-	// Filesystem is the id of the filesystem, as statfs(2) gives it.
+	// Filesystem is the id of the filesystem from statfs(2).
 	Filesystem uint64
 	// Inode is the number of the directory in the filesystem.
 	Inode uint64
-	// Seconds and Nanoseconds are the time of its birth since 1970; both are 0 when the filesystem does not know it.
+	// Seconds and Nanoseconds are the time of its birth since 1970; both are 0 if the filesystem does not keep it.
 	Seconds     int64
 	Nanoseconds uint32
 }
 
-// format is how an identity is written as the target of a link.
+// format is the format of an identity as the target of a link.
 const format = "made:%x:%d:%d.%d"
 
 func (i Identity) link() string {
@@ -44,19 +44,19 @@ func parseLink(link string) (i Identity, err error) {
 	return i, nil
 }
 
-// Directory is a directory and where its proof is. Both paths are absolute and clean, and no element of them is a link. Calls
-// for one Directory must not run at the same time.
+// Directory has the paths of a directory and of its proof. Both are absolute and clean, and no element of them is a link. Calls for one
+// Directory must not run at the same time.
 type Directory struct {
-	// Path is where the directory is.
+	// Path is the path of the directory.
 	Path string
-	// Proof is where its proof is: a symbolic link, whose target is the identity and leads nowhere. A link is made, with its
-	// target, in one step, also where the machine loses power. It must be on the same mount as the directory.
+	// Proof is the path of the proof: a symbolic link whose target is the identity and leads nowhere. A link and its target are made
+	// in one step, which a power cut does not split. The proof must be on the same mount as the directory.
 	Proof string
 }
 
-// ForgetBelow removes all proofs in a directory of proofs, which are of directories below the directory top, when top is gone.
-// A proof of a directory that is made meanwhile stays, if all above that directory was made before the proof. A kill of the
-// machine can leave such proofs, which nothing else names. What is no proof is left alone.
+// ForgetBelow removes all proofs in the directory proofs if the directory top is gone. The proofs are of directories below top. A power
+// cut can leave such proofs, which nothing else refers to. If a directory below top is made meanwhile, its proof stays, provided that
+// its parents were made before the proof. ForgetBelow leaves other files alone.
 func ForgetBelow(top, proofs string) error {
 	entries, err := os.ReadDir(proofs)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +71,7 @@ func ForgetBelow(top, proofs string) error {
 	return err
 }
 
-// forgetBelow removes one proof, and makes it again when a directory was made below top.
+// forgetBelow removes one proof, and makes it again if a directory was made below top meanwhile.
 func forgetBelow(top, proof string) error {
 	link, err := os.Readlink(proof)
 	if err != nil {
@@ -101,10 +101,10 @@ func isGone(path string) (bool, error) {
 	return false, err
 }
 
-// Seen is what was seen of a directory at its path. It is good for as long as the program runs and its filesystem stays mounted.
+// Seen is the identity of a directory when its path was read. It is valid while the program runs and the filesystem stays mounted.
 type Seen struct {
-	// Identity is that of the directory.
+	// Identity is the identity of the directory.
 	Identity Identity
-	// Mount is the id of the mount on which it was seen.
+	// Mount is the id of the mount of the directory.
 	Mount uint64
 }

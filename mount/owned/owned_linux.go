@@ -19,7 +19,7 @@ func identityOf(dir *os.File) (Identity, error) {
 	return i, err
 }
 
-// lookAt returns the identity of an open directory, and the mount that it is on.
+// lookAt returns the identity of an open directory and the id of its mount.
 func lookAt(dir *os.File) (i Identity, mount uint64, err error) {
 	const wanted = unix.STATX_INO | unix.STATX_BTIME | unix.STATX_MNT_ID
 	var stat unix.Statx_t
@@ -39,7 +39,7 @@ func lookAt(dir *os.File) (i Identity, mount uint64, err error) {
 	return i, unix.Mkdev(stat.Dev_major, stat.Dev_minor), nil
 }
 
-// See looks at the directory at an absolute path of which no element is a link.
+// See returns the identity of the directory at an absolute path. No element of the path may be a link.
 func See(ctx context.Context, name string, options safepath.Options) (Seen, error) {
 	dir, err := openDirectory(ctx, name, options)
 	if err != nil {
@@ -50,8 +50,8 @@ func See(ctx context.Context, name string, options safepath.Options) (Seen, erro
 	return Seen{Identity: identity, Mount: mount}, err
 }
 
-// Check compares the directory at a path with what was seen there. The error matches [ErrUnproven] when another directory is
-// there, or when nothing is there and something is mounted above, and fs.ErrNotExist when the directory is gone.
+// Check compares the directory at a path with the directory that was seen there. The error matches [ErrUnproven] if another directory is
+// there now, or if the path is missing and something was mounted above it. It matches fs.ErrNotExist if the directory is gone.
 func (s Seen) Check(ctx context.Context, name string, options safepath.Options) error {
 	now, err := See(ctx, name, options)
 	switch {
@@ -67,7 +67,7 @@ func (s Seen) Check(ctx context.Context, name string, options safepath.Options) 
 	return errors.Join(err, aboveErr)
 }
 
-// seeAbove looks at the lowest directory above a path that is there.
+// seeAbove returns the identity of the lowest existing directory above a path.
 func seeAbove(ctx context.Context, name string, options safepath.Options) (Seen, error) {
 	for {
 		name = path.Dir(name)
@@ -78,9 +78,9 @@ func seeAbove(ctx context.Context, name string, options safepath.Options) (Seen,
 	}
 }
 
-// Record makes the proof that dir, which is open, is the directory that is at d.Path, or will be by a rename. A proof that is
-// there, of a directory that is gone, makes room for it first: who is killed in between leaves none. The error matches
-// [ErrUnproven] when dir and the proof would lie on different mounts.
+// Record makes the proof that dir is the directory at d.Path. The caller may rename dir to d.Path later. If there is a proof of a directory
+// that is gone, Record removes it first: a kill in between leaves no proof. If dir and the proof would be on different mounts, the error
+// matches [ErrUnproven].
 func (d Directory) Record(ctx context.Context, dir *os.File, options safepath.Options) error {
 	root, err := safepath.OpenOrMake(ctx, path.Dir(d.Proof), safepath.MkdirOptions{Mode: 0o750}, options)
 	if err != nil {
@@ -102,7 +102,7 @@ func (d Directory) Record(ctx context.Context, dir *os.File, options safepath.Op
 	return nil
 }
 
-// identityBeside returns the identity of dir, which must lie on the mount of proofs.
+// identityBeside returns the identity of dir, which must be on the same mount as proofs.
 func (d Directory) identityBeside(proofs, dir *os.File) (Identity, error) {
 	_, ofProofs, err := lookAt(proofs)
 	if err != nil {
@@ -115,12 +115,12 @@ func (d Directory) identityBeside(proofs, dir *os.File) (Identity, error) {
 	return identity, err
 }
 
-// hidden is the error about a directory that a mount hides, or whose proof one hides.
+// hidden returns the error for a directory that a mount hides, or whose proof a mount hides.
 func (d Directory) hidden(at string) error {
 	return fmt.Errorf("%q and %q are on different mounts: something is mounted above one of them: unmount it: %w", at, d.Proof, ErrUnproven)
 }
 
-// replaceLink makes a link at name, in place of any that is there. It has no name of its own before, which a kill would leave.
+// replaceLink makes a link at name, and removes an existing one first. It uses no temporary name, which a kill would leave.
 func replaceLink(at int, name, target string) error {
 	err := unix.Symlinkat(target, at, name)
 	if errors.Is(err, unix.EEXIST) {
@@ -129,9 +129,9 @@ func replaceLink(at int, name, target string) error {
 	return err
 }
 
-// Open opens the directory at d.Path when the proof says that it is the one that was made, and returns an error that matches
-// [ErrUnproven] when it does not. Where there is no directory, the error matches fs.ErrNotExist; it matches [ErrUnproven]
-// instead when there is a proof and a mount hides the directory. Close what is returned.
+// Open opens the directory at d.Path if the proof shows that it is the one that was made. Otherwise the error matches [ErrUnproven]. If
+// the directory is missing, the error matches fs.ErrNotExist, or [ErrUnproven] if there is a proof and a mount hides the directory. The
+// caller must close the root.
 func (d Directory) Open(ctx context.Context, options safepath.Options) (*safepath.Root, error) {
 	root, err := safepath.Open(ctx, d.Path, options)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,7 +169,7 @@ func (d Directory) check(ctx context.Context, root *safepath.Root, options safep
 	return err
 }
 
-// IsRecorded reports whether there is a proof, of whichever directory.
+// IsRecorded reports whether there is a proof, whatever directory it is of.
 func (d Directory) IsRecorded(ctx context.Context, options safepath.Options) (bool, error) {
 	_, err := d.read(ctx, options)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -178,7 +178,7 @@ func (d Directory) IsRecorded(ctx context.Context, options safepath.Options) (bo
 	return err == nil, err
 }
 
-// read returns what the proof says. The error matches fs.ErrNotExist when there is none.
+// read returns the identity in the proof. If there is no proof, the error matches fs.ErrNotExist.
 func (d Directory) read(ctx context.Context, options safepath.Options) (Identity, error) {
 	proofs, err := openDirectory(ctx, path.Dir(d.Proof), options)
 	if err != nil {
@@ -196,8 +196,7 @@ func (d Directory) read(ctx context.Context, options safepath.Options) (Identity
 	return parseLink(string(buffer[:n]))
 }
 
-// checkNotHidden returns an error that matches ErrUnproven when there is a proof of a directory that cannot be seen because
-// something is mounted above it.
+// checkNotHidden returns an error that matches ErrUnproven if there is a proof of a directory that a mount hides.
 func (d Directory) checkNotHidden(ctx context.Context, options safepath.Options) error {
 	if recorded, err := d.IsRecorded(ctx, options); err != nil || !recorded {
 		return err
@@ -227,7 +226,7 @@ func openDirectory(ctx context.Context, name string, options safepath.Options) (
 	return root.Directory(ctx)
 }
 
-// Forget removes the proof, once the directory is gone. It succeeds when there is none.
+// Forget removes the proof. Call it when the directory is gone. A missing proof is no error.
 func (d Directory) Forget(ctx context.Context, options safepath.Options) error {
 	proofs, err := openDirectory(ctx, path.Dir(d.Proof), options)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,9 +12,9 @@ import (
 	"github.com/volumekit/volumekit/mount/safepath"
 )
 
-// Remove removes the directory with its content when the proof says that it is the one that was made, and then the proof; see
-// [safepath.Root.RemoveContent]. A directory without proof goes only when it is empty. In every other case nothing is removed,
-// and the error matches [ErrUnproven]. It succeeds when the directory is gone.
+// Remove removes the directory with its content if the proof shows that it is the one that was made, and then the proof; see
+// [safepath.Root.RemoveContent]. It removes a directory without a proof only if it is empty. In every other case it removes nothing, and
+// the error matches [ErrUnproven]. A missing directory is no error.
 func (d Directory) Remove(ctx context.Context, m mount.Interface) error {
 	options := safepath.Options{Mounter: m}
 	recorded, err := d.IsRecorded(ctx, options)
@@ -33,7 +33,7 @@ func (d Directory) Remove(ctx context.Context, m mount.Interface) error {
 	return d.Forget(ctx, options)
 }
 
-// removeEmpty removes an empty directory, if one is there.
+// removeEmpty removes the directory if it is empty. A missing one is no error.
 func (d Directory) removeEmpty(ctx context.Context, m mount.Interface) error {
 	err := m.RemoveTarget(ctx, d.Path)
 	if errors.Is(err, syscall.ENOTEMPTY) {
@@ -42,7 +42,7 @@ func (d Directory) removeEmpty(ctx context.Context, m mount.Interface) error {
 	return err
 }
 
-// removeContent deletes what is in the directory through a descriptor of it.
+// removeContent deletes the content of the directory through a descriptor.
 func (d Directory) removeContent(ctx context.Context, options safepath.Options) error {
 	root, err := d.Open(ctx, options)
 	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrUnproven) {
@@ -55,8 +55,8 @@ func (d Directory) removeContent(ctx context.Context, options safepath.Options) 
 	return root.RemoveContent(ctx)
 }
 
-// Prove returns an error that matches [ErrUnproven] unless the proof says that the directory is the one that was made, or there
-// is no proof and the directory is empty, so that [Directory.Remove] does no more to it than rmdir.
+// Prove returns nil if the proof shows that the directory is the one that was made. It also returns nil if there is no proof and the
+// directory is empty: [Directory.Remove] then only calls rmdir. Otherwise the error matches [ErrUnproven].
 func (d Directory) Prove(ctx context.Context, options safepath.Options) error {
 	recorded, err := d.IsRecorded(ctx, options)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 
 // The errors of this package. Match them with errors.Is.
 var (
-	// ErrInvalid says that the directory's path, or a path, a mode or an owner in the payload cannot be. Nothing was done.
+	// ErrInvalid says that the directory's path, or a path, a mode or an owner in the payload is invalid. Nothing was changed.
 	ErrInvalid = errors.New("invalid")
-	// ErrForeign says that something that is not the writer's lies at a name that it needs: a directory that is not empty, a
-	// mount, or at a user-visible name anything but a link. It was not touched.
+	// ErrForeign says that a name which the writer needs is taken: by a directory that is not empty, by a mount or, for a
+	// user-visible name, by anything but a link. Write did not change it.
 	ErrForeign = errors.New("not the writer's own")
 	// ErrConflict says that another Write, or a workload, has changed the writer's names while it worked.
 	ErrConflict = errors.New("another Write or a workload has changed it meanwhile")
@@ -24,38 +24,38 @@ var (
 
 // FileProjection is one file of a payload.
 type FileProjection struct {
-	// Data is what the file holds. It is not changed and not kept.
+	// Data is the content of the file. The writer does not change or keep it.
 	Data []byte
-	// Mode holds the permission bits, 0 to 0777, exactly as the file gets them, whatever the umask. The zero value is a file
-	// that only root may read: there is no default.
+	// Mode has the permission bits, 0 to 0777. The file gets exactly these: the umask does not count. There is no default: with
+	// mode 0 only root may read the file.
 	Mode int32
-	// FsUser is the user id that owns the file, 0 to 4294967294, and the link to it; nil leaves the owner who writes. A
-	// writer that is not root may only name itself.
+	// FsUser is the id of the user that owns the file and the link to it, 0 to 4294967294. Nil means the user of this process. Only
+	// root may name another user.
 	FsUser *int64
 }
 
-// Options says how a writer works. The zero value is useful.
+// Options are the options of a writer. The zero value is useful.
 type Options struct {
-	// SetPerms, if it is set, is called with each new directory when all its files are written and before it is published:
-	// the place to give a whole set to a group. dir is open for reading and is closed by the writer; dir.Name() is its
-	// absolute path for what needs one, which a workload may have made another's by then, while the descriptor stays true.
-	// If it fails, the set is not published and is removed. It is not called when nothing has changed.
+	// SetPerms, if not nil, is called with the directory of each new set, after all files are written and before the set is
+	// published. It can change the group of the whole set. dir is open for reading; the writer closes it. dir.Name() is its absolute
+	// path. A workload may meanwhile have put another directory at that path, but the descriptor stays valid. If SetPerms fails, the
+	// set is removed and not published. SetPerms is not called if nothing has changed.
 	SetPerms func(ctx context.Context, dir *os.File) error
-	// Sync says that a set must be on the disk before it is published, so that a loss of power leaves the old set or the
-	// new one. This process must then be able to read the files that it writes. On a tmpfs it changes nothing.
+	// Sync says that a set must be on the disk before it is published: a power cut then leaves the old or the new set. This process
+	// must be able to read the files that it writes. On a tmpfs Sync has no effect.
 	Sync bool
 }
 
-// Result says what a Write has done. All lists are sorted, and empty when there is nothing to tell.
+// Result is the result of a Write. All lists are sorted.
 type Result struct {
-	// Published says that "..data" leads to a new set. When it is false, the set that was there is the payload.
+	// Published says that "..data" leads to a new set. If it is false after a success, the earlier set already had the payload.
 	Published bool
-	// Dir is the name, in the volume's directory, of the directory that "..data" leads to. Empty when nothing is published.
+	// Dir is the name, in the volume's directory, of the directory to which "..data" leads. It is empty if no set is published.
 	Dir string
-	// Added, Modified and Removed are the paths of files, compared with the set that was published before, by what they
-	// hold. All are empty when only modes or owners have changed. Removed is cut off after some thousands.
+	// Added, Modified and Removed are the paths of files whose content differs from the earlier set. All are empty if only modes or
+	// owners have changed. Removed is cut off after some thousands.
 	Added, Modified, Removed []string
-	// Linked are the user-visible names whose links were missing or wrong, or had another owner.
+	// Linked are the user-visible names whose links were made anew: they were missing or wrong, or had another owner.
 	Linked []string
 	// Pruned are the user-visible names that were removed, because no path of the payload begins with them.
 	Pruned []string
@@ -63,21 +63,20 @@ type Result struct {
 	Cleared []string
 }
 
-// AtomicWriter publishes payloads in one directory. It holds nothing open between two calls.
+// AtomicWriter publishes payloads in one directory. Between two calls it has no open files.
 //
-// It may be copied and used from several goroutines; see the package comment for what two Writes at once mean.
+// It may be copied and used from several goroutines. The package comment says what happens if two Writes run at once.
 type AtomicWriter struct {
 	dir     string
 	options Options
-	// before is told of each call that changes the world just before it is made, and may fail in its place. Nil for none.
+	// before is called before each system call with an effect. Its error is returned instead of the call. Nil for none.
 	before func(call, name string) error
-	// withoutOpenat2 says to use the calls that older kernels have.
+	// withoutOpenat2 makes the writer use the system calls of older kernels.
 	withoutOpenat2 bool
 }
 
-// New returns a writer for the directory dir, an absolute path without an element "..". The directory must be there when
-// Write is called, and its last element must not be a symbolic link. New looks at the path only; an error matches
-// [ErrInvalid].
+// New returns a writer for the directory dir, an absolute path without an element "..". The directory must exist when Write is called,
+// and its last element must not be a symbolic link. New checks only the text of the path. Its error matches [ErrInvalid].
 func New(dir string, o Options) (*AtomicWriter, error) {
 	clean := filepath.Clean(dir)
 	switch {
@@ -96,20 +95,19 @@ func New(dir string, o Options) (*AtomicWriter, error) {
 // Dir returns the volume's directory, an absolute path in its shortest form.
 func (w *AtomicWriter) Dir() string { return w.dir }
 
-// Write makes the directory show payload and nothing else that a writer has published there. An empty payload publishes
-// an empty set.
+// Write publishes payload in the directory, and removes what a writer has published there before. An empty payload publishes an empty
+// set.
 //
-// Each path of the payload is relative, has at most 4096 bytes with elements of at most 255, no element "..", and does not
-// begin with ".."; it is used in its shortest form. Two that are the same file then, or of which one would have to be a
-// directory, are refused, with an error that matches [ErrInvalid].
+// Each path of the payload is relative, has at most 4096 bytes and elements of at most 255 bytes, has no element "..", and does not begin
+// with "..". Write uses its shortest form. If two paths are then the same, or one is a directory of another, the error matches
+// [ErrInvalid].
 //
-// When ctx ends before the new set is published, nothing is published and the error is ctx's. When it ends later, the
-// links are still made; what is left of the old set is removed by the next Write. A directory that does not exist is an
-// error that matches fs.ErrNotExist. Errors that the kernel gives match their errno: ENOSPC, EROFS, EDQUOT, EMFILE, ...
-// None of them holds data of the payload.
+// If ctx ends before the new set is published, nothing is published, and the error is that of ctx. If it ends later, Write still makes
+// the links, and the next Write removes the rest of the old set. If the directory does not exist, the error matches fs.ErrNotExist.
+// Errors of the kernel match their errno: ENOSPC, EROFS, EDQUOT, EMFILE, ... No error contains data of the payload.
 //
-// An error that matches outcome "uncertain" (volume.ErrUncertain, by errors.Is) says that the new set is published, or that
-// something was left in the directory, see Result. Call Write again to put the rest right.
+// If the error matches volume.ErrUncertain, the new set is published, or something was left in the directory: see Result. Call Write
+// again to complete it.
 func (w *AtomicWriter) Write(ctx context.Context, payload map[string]FileProjection) (Result, error) {
 	want, err := newSet(payload)
 	if err != nil {
@@ -118,7 +116,7 @@ func (w *AtomicWriter) Write(ctx context.Context, payload map[string]FileProject
 	return w.write(ctx, want)
 }
 
-// uncertain marks err as one after which something new may be there. Nil stays nil.
+// uncertain makes err match volume.ErrUncertain. Nil stays nil.
 func uncertain(err error) error {
 	if err == nil {
 		return nil

@@ -6,38 +6,38 @@ import (
 	"fmt"
 )
 
-// Usage is what a tree occupies.
+// Usage is the disk usage of a tree.
 type Usage struct {
 	// Bytes is the number of bytes that are allocated: blocks of 512 bytes, including those of directories.
 	Bytes int64
 	// Inodes is the number of files, directories and links of every kind, the root included.
 	Inodes int64
-	// ByQuota says that the numbers are what the kernel counts for the project of the root, and that nothing was walked.
+	// ByQuota says that the numbers are the kernel's count for the project of the root, without a walk.
 	ByQuota bool
 }
 
-// FSInfo is how full a filesystem is. The numbers are those that Kubernetes calls FsInfo, with blocks in units of
-// f_frsize, as POSIX has it for statvfs.
+// FSInfo is the size and the usage of a filesystem. It has the numbers of Kubernetes' FsInfo. Blocks are in units of f_frsize, like in
+// POSIX statvfs.
 type FSInfo struct {
-	// Capacity is the size of the filesystem in bytes, without what it needs for itself (f_blocks).
+	// Capacity is the size of the filesystem in bytes, without its own structures (f_blocks).
 	Capacity int64
-	// Available is what an ordinary user may still write, in bytes (f_bavail).
+	// Available is how many bytes an ordinary user can still write (f_bavail).
 	Available int64
-	// Used is what is not free, in bytes (f_blocks - f_bfree). Used and Available are less than Capacity together where
-	// blocks are kept for root.
+	// Used is how many bytes are not free (f_blocks - f_bfree). If blocks are reserved for root, Used and Available together are less
+	// than Capacity.
 	Used int64
-	// Inodes is the number of files that there can be (f_files). It and the other two are zero where the filesystem does
-	// not count inodes, as btrfs does not.
+	// Inodes is the largest number of files (f_files). It, InodesFree and InodesUsed are zero if the filesystem does not count
+	// inodes, like btrfs.
 	Inodes int64
-	// InodesFree is how many more there can be (f_ffree).
+	// InodesFree is the number of free inodes (f_ffree).
 	InodesFree int64
-	// InodesUsed is the difference.
+	// InodesUsed is the difference of Inodes and InodesFree.
 	InodesUsed int64
-	// Device is the device number (st_dev) of what the path led to.
+	// Device is the device number (st_dev) of the file or directory at the path.
 	Device uint64
 }
 
-// Expect says which filesystem is meant. The zero value takes whatever is there.
+// Expect says which filesystem is expected. The zero value accepts any.
 type Expect struct {
 	// MountPoint says that the path must be the root of a mount. Without a mount the path leads to the filesystem of the
 	// directory above, whose numbers are not those of the volume.
@@ -50,23 +50,22 @@ type Expect struct {
 // ErrChanged says that the tree was moved while it was measured, so that the walk could not find its way. Measure again.
 var ErrChanged = errors.New("the tree was moved while it was measured")
 
-// ErrStuck says that a call was not begun because one that was abandoned for the same path has not returned, or
-// because too many have not ([Meter.MaxAbandoned]). It comes with an error that is transient: a later call may work.
+// ErrStuck says that a call did not begin because an abandoned call for the same path has not returned, or because there are too many
+// abandoned calls ([Meter.MaxAbandoned]). The error is transient: a later call may work.
 var ErrStuck = errors.New("an earlier call has not returned")
 
-// ErrWrongFilesystem is what every [WrongFilesystemError] matches.
+// ErrWrongFilesystem matches every [WrongFilesystemError].
 var ErrWrongFilesystem = errors.New("not the filesystem that is meant")
 
-// WrongFilesystemError says that a path does not lead to the filesystem that [Expect] asks for. It matches
-// [ErrWrongFilesystem].
+// WrongFilesystemError says that a path does not lead to the expected filesystem. It matches [ErrWrongFilesystem].
 type WrongFilesystemError struct {
-	// Path is the path that was asked for.
+	// Path is the path of the call.
 	Path string
-	// Expected is what should have been there.
+	// Expected is the expected filesystem.
 	Expected Expect
 	// MountPoint says whether the path is the root of a mount.
 	MountPoint bool
-	// Device is the device number of what the path led to.
+	// Device is the device number of the file or directory at the path.
 	Device uint64
 }
 
@@ -83,21 +82,21 @@ func (e *WrongFilesystemError) Is(target error) bool { return target == ErrWrong
 
 // AbandonedCall is a call that was abandoned and has not ended.
 type AbandonedCall struct {
-	// Call is what it was last seen in: "walk", "open" or "statfs".
+	// Call is the step in which it hangs: "walk", "open" or "statfs".
 	Call string
-	// Path is the path that it is about.
+	// Path is the path of the call.
 	Path string
 }
 
-// Measure returns what the tree at root occupies, by a walk. It is [Meter.Measure] for who measures once: nothing is
-// known of calls that were abandoned earlier.
+// Measure returns the disk usage of the tree at root, by a walk. It is [Meter.Measure] for a single measurement: it does not know of
+// earlier abandoned calls.
 func Measure(ctx context.Context, root string) (Usage, error) {
 	m := &Meter{walksOnly: true}
 	return m.Measure(ctx, root)
 }
 
-// FS returns how full the filesystem at path is. It is [Meter.FS] for who asks once: nothing is known of calls that were
-// abandoned earlier.
+// FS returns the size and the usage of the filesystem at path. It is [Meter.FS] for a single call: it does not know of earlier abandoned
+// calls.
 func FS(ctx context.Context, path string, expect Expect) (FSInfo, error) {
 	return new(Meter).FS(ctx, path, expect)
 }
