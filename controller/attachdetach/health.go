@@ -46,7 +46,7 @@ func (h *nodesHealth) healthFrom(node *v1.Node) nodeHealth {
 	return notReady
 }
 
-// readiness returns the condition of an object that says whether its node is ready; nil when there is none.
+// readiness returns the Ready condition of a node; nil if there is none.
 func readiness(node *v1.Node) *v1.NodeCondition {
 	i := slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
 	if i < 0 {
@@ -55,23 +55,23 @@ func readiness(node *v1.Node) *v1.NodeCondition {
 	return &node.Status.Conditions[i]
 }
 
-// notReadySince is that a node has not been ready all the time.
+// notReadySince records since when a node has not been ready.
 type notReadySince struct {
 	uid types.UID
-	// status and changed are those of its condition. When they are others, it may have been ready in between.
+	// status and changed are those of the Ready condition. If they change, the node may have been ready in between.
 	status  v1.ConditionStatus
 	changed metav1.Time
-	// since is when this controller has seen it first.
+	// since is when this controller first saw it.
 	since time.Time
 }
 
-// isOf reports whether node may have been not ready without a break since then.
+// isOf reports whether node may have been not ready all the time since then.
 func (s notReadySince) isOf(node *v1.Node) bool {
 	condition := readiness(node)
 	return condition != nil && s.uid == node.UID && s.status == condition.Status && s.changed.Equal(&condition.LastTransitionTime)
 }
 
-// update stores since when a node is not ready. node is its object, nil if there is none.
+// update records since when a node has not been ready. node is its object, nil if there is none.
 func (h *nodesHealth) update(name types.NodeName, node *v1.Node) {
 	health := h.healthFrom(node)
 	h.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// recover learns what an earlier controller may have attached and what pods want, before anything is decided. It reports
-// whether that came to its end before ctx did.
+// recover reads which volumes an earlier controller may have attached, and which volumes pods want, before the first decision. It
+// returns false if ctx ends first.
 func (c *Controller) recover(ctx context.Context) bool {
 	if !c.objects.synced(ctx) || !c.recoverAttachments(ctx) {
 		return false
@@ -23,7 +23,7 @@ func (c *Controller) recover(ctx context.Context) bool {
 	return true
 }
 
-// recoverAttachments takes over what VolumeAttachment objects say.
+// recoverAttachments puts the attachments of VolumeAttachment objects into the actual state.
 func (c *Controller) recoverAttachments(ctx context.Context) bool {
 	for failures := 1; ; failures++ {
 		found, err := c.records.recorded(ctx)
@@ -38,7 +38,7 @@ func (c *Controller) recoverAttachments(ctx context.Context) bool {
 	}
 }
 
-// adopt takes over what was found.
+// adopt puts the attachments that were found into the actual state.
 func (c *Controller) adopt(found []recordedAttachment) bool {
 	var errs []error
 	for _, at := range found {
@@ -68,12 +68,12 @@ func (c *Controller) setSpec(spec *volume.Spec) {
 	}
 }
 
-// verifyAll has plugins asked from time to time whether volumes still are attached, and what else is, until ctx ends.
+// verifyAll checks from time to time with plugins whether volumes are still attached, and which others are, until ctx ends.
 func (c *Controller) verifyAll(ctx context.Context) {
 	if c.options.VerifyPeriod < 0 {
 		return
 	}
-	c.lister.list(ctx) // An earlier leader may have left what is on no record.
+	c.lister.list(ctx) // An earlier leader may have left attachments without a record.
 	for {
 		pause(ctx, c.options.untilVerified())
 		if ctx.Err() != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
-// AttachmentPhase is where an attachment stands, for people and programs. The text is stable.
+// AttachmentPhase is the phase of an attachment, for people and programs. The text is stable.
 type AttachmentPhase string
 
 // The phases of an attachment, in the order of its life.
@@ -22,40 +22,40 @@ const (
 	PhaseRequested AttachmentPhase = "requested"
 	// PhaseAttaching: it is being attached.
 	PhaseAttaching AttachmentPhase = "attaching"
-	// PhaseAttached: it is attached, and the node has not said that it uses it.
+	// PhaseAttached: it is attached, and the node's status does not list it as in use.
 	PhaseAttached AttachmentPhase = "attached"
-	// PhaseInUse: it is attached, and the node says that it uses it.
+	// PhaseInUse: it is attached, and the node's status lists it as in use.
 	PhaseInUse AttachmentPhase = "in use"
-	// PhaseDetaching: it is being detached, or waits until the node lets go of it.
+	// PhaseDetaching: it is being detached, or waits until the node no longer uses it.
 	PhaseDetaching AttachmentPhase = "detaching"
-	// PhaseFenced: the node is fenced off, and the volume is taken from it.
+	// PhaseFenced: the node is fenced off, and the volume is detached by force.
 	PhaseFenced AttachmentPhase = "fenced"
 	// PhaseUncertain: it may be attached.
 	PhaseUncertain AttachmentPhase = "uncertain"
 )
 
-// AttachmentStatus is where one volume on one node stands.
+// AttachmentStatus is the status of one volume on one node.
 type AttachmentStatus struct {
 	// Volume is the unique name, Node the node.
 	Volume v1.UniqueVolumeName
 	Node   types.NodeName
-	// Phase is where it stands.
+	// Phase is the phase of the attachment.
 	Phase AttachmentPhase
 	// Wanted says that pods on the node want it.
 	Wanted bool
 	// DevicePath is the path of its device on the node; empty while it is not known.
 	DevicePath string
-	// DetachRequestedSince is since when no pod wants it there; zero when one does.
+	// DetachRequestedSince is when the last pod there stopped to want it; zero if a pod wants it.
 	DetachRequestedSince time.Time
-	// Err is the last real cause why it is not what it should be; nil when there is none.
+	// Err is the last real cause why it is not in the wanted state; nil if there is none.
 	Err error
-	// Attempts is how often that has failed in a row, NextTry when it is tried again; zero when it waits for a change.
+	// Attempts is the number of failures in a row. NextTry is when the next attempt begins; zero if it waits for a change.
 	Attempts int
 	NextTry  time.Time
 }
 
-// Status returns where every attachment that is wanted or known stands, by node and volume. It does no I/O, waits for
-// nothing and calls no plugin.
+// Status returns the status of every attachment that is wanted or known, sorted by node and volume. It does no I/O, does not wait, and
+// calls no plugin.
 func (c *Controller) Status() []AttachmentStatus {
 	rows := map[attachment]AttachmentStatus{}
 	for want := range c.desired.AllVolumesToAttach() {
@@ -98,13 +98,13 @@ func (c *Controller) phaseOf(have *cluster.Attachment, wanted bool) AttachmentPh
 	return PhaseAttached
 }
 
-// ForcedDetaches returns how many volumes were taken from nodes by force since New, by the reason.
+// ForcedDetaches returns how many volumes were detached by force since New, by reason.
 func (c *Controller) ForcedDetaches() map[ForceReason]uint64 { return c.events.forcedDetaches() }
 
 // Hung returns the calls of plugins that were abandoned and still run, the oldest first.
 func (c *Controller) Hung() []operationexecutor.HungCall { return c.executor.Hung() }
 
-// confirmed returns what is attached for certain, by node: what a plugin can be asked about.
+// confirmed returns the volumes that are certainly attached, by node. Plugins can verify these.
 func (c *Controller) confirmed() map[types.NodeName][]operationexecutor.AttachedVolume {
 	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
 	for have := range c.actual.AllAttachments() {

@@ -132,7 +132,7 @@ type nodeResult struct {
 	first   Reason // the first reason found; zero if the pod can have its volumes
 	score   uint8
 	never   bool  // the limit of AttachLimit is too small for the pod alone
-	claim   int16 // that main is about
+	claim   int16 // the claim of first
 	driver  int16 // of AttachLimit, like the next fields
 	inUse   int32
 	limit   int32
