@@ -10,16 +10,16 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// World is what the suite sees and does beside mounting: files, by absolute path, as a workload would. Its methods are
-// those of package os and return the same errors. [Kernel] is the machine's; fake.Mounter is one in memory.
+// World has the files in the mounts of the suite, by absolute path. Its methods have the names and the errors of package os. [Kernel] is
+// this machine. fake.Mounter is one in memory.
 type World interface {
 	// Mkdir makes a directory.
 	Mkdir(name string, perm fs.FileMode) error
-	// WriteFile replaces the content of a file, which is made when there is none.
+	// WriteFile replaces the content of a file, and makes the file if it is missing.
 	WriteFile(name string, data []byte, perm fs.FileMode) error
 	// ReadFile reads a file.
 	ReadFile(name string) ([]byte, error)
-	// Lstat describes what is at name and does not follow a symbolic link there.
+	// Lstat describes the file with that name, and does not follow a symbolic link.
 	Lstat(name string) (fs.FileInfo, error)
 	// Symlink makes a symbolic link at newname.
 	Symlink(oldname, newname string) error
@@ -54,12 +54,12 @@ func (kernel) Symlink(oldname, newname string) error { return os.Symlink(oldname
 // Remove is os.Remove.
 func (kernel) Remove(name string) error { return os.Remove(name) }
 
-// Config says what the suite runs on.
+// Config has the mounter under test and its world.
 type Config struct {
-	// New returns a mounter and the world that it mounts in, for one case. The suite mounts tmpfs and binds.
+	// New returns a mounter and its world, for one case. The suite mounts tmpfs and bind mounts.
 	New func(t testing.TB) (mount.Interface, World)
-	// Root returns the absolute path of an empty directory of the world, for one case, with no symbolic link in it.
-	// Nil is t.TempDir.
+	// Root returns the absolute path of an empty directory of the world, for one case. No element of the path is a symbolic link. Nil
+	// means t.TempDir.
 	Root func(t testing.TB, w World) string
 }
 
@@ -84,7 +84,7 @@ func newBench(t testing.TB, config Config) *bench {
 	return b
 }
 
-// cleanUp takes off what a failed case has left, so that the directory can be removed without touching it.
+// cleanUp unmounts what a failed case has left, so that the removal of the directory touches no mount.
 func (b *bench) cleanUp() {
 	ctx := context.WithoutCancel(b.Context())
 	table, err := b.mounter.List(ctx)
@@ -121,7 +121,7 @@ func (b *bench) file(name, content string) string {
 	return b.path(name)
 }
 
-// mount mounts, and the case ends when that fails.
+// mount mounts, and ends the case on an error.
 func (b *bench) mount(source, target string, options ...string) {
 	b.Helper()
 	b.must(b.mounter.Mount(b.Context(), mount.Request{Source: source, Target: target, Options: options}))

@@ -10,32 +10,31 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// The sentinels of this package. Match them with errors.Is; the errno of a failed system call is kept beside them.
-// mount.ErrUncertain, mount.ErrTransient, mount.ErrStuck and mount.ErrForeign have the meaning that they have there.
+// The sentinels of this package. Match them with errors.Is. Errors also match the errno of a failed system call, and
+// mount.ErrUncertain, mount.ErrTransient, mount.ErrStuck and mount.ErrForeign with their meaning there.
 var (
 	// ErrInvalid says that a name or a request is malformed. Nothing was touched.
 	ErrInvalid = errors.New("invalid name or request")
-	// ErrEscapes says that the name leads out of the root, or might: it holds "..", or one of its elements is a symbolic
-	// link (then the error matches unix.ELOOP, too). Links are not followed wherever they lead.
+	// ErrEscapes says that the name leads out of the root, or might: it contains "..", or one of its elements is a symbolic link.
+	// For a link the error matches unix.ELOOP, too. Links are never followed, wherever they lead.
 	ErrEscapes = errors.New("leads out of the directory, or is a symbolic link")
-	// ErrDangling says that a symbolic link, which may be followed, leads to what does not exist: nothing is made there. The error
-	// matches fs.ErrNotExist, too.
+	// ErrDangling says that a symbolic link, which may be followed, leads to a missing file: nothing is made there. The error matches
+	// fs.ErrNotExist, too.
 	ErrDangling = errors.New("a symbolic link leads to what does not exist")
-	// ErrRaced says that another process kept changing what the name leads to, and that the call stopped after many tries.
-	// It may work later.
+	// ErrRaced says that another process kept changing the path, and that the call stopped after many tries. It may work later.
 	ErrRaced = errors.New("a workload or another process keeps changing it")
 	// ErrMounted says that something is mounted at the name or inside it. It was not removed.
 	ErrMounted = errors.New("something is mounted there")
 )
 
-// Error is the error of an operation beneath a root. Its text holds the path of the root, which may tell a stranger how
-// the host is laid out; see [Public].
+// Error is the error of an operation beneath a root. Its text contains the path of the root on the host. Show users the text of [Public]
+// instead.
 type Error struct {
-	// Op is what was to be done, such as "open" or "prepare sub-path".
+	// Op is the operation, such as "open" or "prepare sub-path".
 	Op string
 	// Root is the absolute path of the root, as the host sees it.
 	Root string
-	// Name is what it was to be done to, relative to Root and as it was given.
+	// Name is the name that the caller gave, relative to Root.
 	Name string
 	// Err is the cause.
 	Err error
@@ -49,16 +48,15 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindError says that what is at the name is not of a kind that was asked for. It was not opened.
+// KindError says that the file is not of a kind that the caller accepts. The file was not opened.
 type KindError struct {
-	// Want are the kinds that were asked for.
+	// Want are the kinds that the caller accepts.
 	Want Kind
-	// Got is the kind of what is there.
+	// Got is the kind of the file.
 	Got Kind
 }
 
-// Unwrap returns the errno that the kernel has for it: ENOTDIR where a directory was wanted, EISDIR where one was found, and
-// else nil.
+// Unwrap returns the kernel's errno: ENOTDIR if only a directory is accepted, EISDIR if the file is a directory, and nil otherwise.
 func (e *KindError) Unwrap() error {
 	if e.Want&Directory != 0 {
 		return syscall.ENOTDIR
@@ -69,10 +67,10 @@ func (e *KindError) Unwrap() error {
 	return nil
 }
 
-// Error names both.
+// Error names both kinds.
 func (e *KindError) Error() string { return fmt.Sprintf("it is a %v, and not a %v", e.Got, e.Want) }
 
-// public are the words for the owner of a pod, the most telling first.
+// public has the texts for the owner of a pod, the most specific first.
 var public = []struct {
 	is   error
 	text string
@@ -90,8 +88,8 @@ var public = []struct {
 	{fs.ErrPermission, "permission was denied"},
 }
 
-// Public returns a text of err that may be shown to the owner of a pod: it holds what that owner has written, and of the
-// host neither a path nor anything else. It returns "" for nil.
+// Public returns a text of err for the owner of a pod. It contains only what the owner has written, and no path or other fact about the
+// host. It returns "" for nil.
 func Public(err error) string {
 	if err == nil {
 		return ""

@@ -14,14 +14,14 @@ import (
 	"github.com/volumekit/volumekit/mount"
 )
 
-// source is a part of a volume that was opened.
+// source is an open sub-path of a volume.
 type source struct {
 	file *os.File
 	made []madeDir
 }
 
-// prepare opens the part, and then mounts it; the two can hang apart from each other. A caller that waits for a hung
-// volume does not hold up those that clean up.
+// prepare opens the sub-path, and then mounts it. Each of the two may hang by itself. A call that hangs in a volume does not delay the
+// calls that clean up.
 func (s *Subpaths) prepare(ctx context.Context, name string, sub Subpath) error {
 	volume, err := Open(ctx, sub.VolumePath, Options{
 		Mounter: s.mounter, FollowLinks: sub.FollowVolumePath, Without: s.without, calls: s.calls,
@@ -54,8 +54,8 @@ func checkApart(ctx context.Context, dir *Root, apart []string) error {
 	return dir.checkApart(ctx, apart...)
 }
 
-// checkSource checks a directory in the volume, too: what is mounted in the volume may be what the volume must not be. A file
-// holds nothing, and lies in the volume.
+// checkSource compares a directory in the volume with the paths that the volume must be apart from: one of them may be mounted in the
+// volume. A file needs no check: it contains no other path.
 func (s *Subpaths) checkSource(ctx context.Context, src *os.File, sub Subpath) error {
 	dir, err := fromFile(src, Options{Mounter: s.mounter, Without: s.without, calls: s.calls})
 	var kind *KindError
@@ -72,7 +72,7 @@ func (s *Subpaths) checkSource(ctx context.Context, src *os.File, sub Subpath) e
 // closeRoot closes a root to which nothing was written.
 func closeRoot(r *Root) { _ = r.Close() }
 
-// openSource opens the part of the volume, and makes it when it is missing.
+// openSource opens the sub-path of the volume, and makes it if it is missing.
 func (r *Root) openSource(ctx context.Context, name string, sub Subpath) (source, error) {
 	discard := func(src source) { closeFile(src.file) }
 	return do(ctx, r.to("open", name), discard, func(ctx context.Context, t *tree) (source, error) {
@@ -113,7 +113,7 @@ func (t *tree) openOrMake(ctx context.Context, name string, kinds Kind) (source,
 	return source{}, err
 }
 
-// makeSource makes the directory at name, like the root of the volume.
+// makeSource makes the directory at name, with the mode and the group of the volume's root.
 func (t *tree) makeSource(ctx context.Context, name string) (source, error) {
 	root, err := statx(t.fd, "", 0)
 	if err != nil {
@@ -128,7 +128,7 @@ func (t *tree) makeSource(ctx context.Context, name string) (source, error) {
 	return source{os.NewFile(uintptr(fd), name), made}, nil
 }
 
-// unmakeSource removes what was made of the part of the volume.
+// unmakeSource removes the directories that were made for the sub-path.
 func (r *Root) unmakeSource(ctx context.Context, name string, made []madeDir) error {
 	if len(made) == 0 {
 		return nil
@@ -184,7 +184,7 @@ func (s *Subpaths) openPod(ctx context.Context, dir string) (*tree, error) {
 	return pod, errors.Join(usedErr, err)
 }
 
-// foreignError says of a mount where only directories of ours belong that it is not ours.
+// foreignError makes the error for a mount in the pod's directory match mount.ErrForeign.
 func foreignError(err error) error {
 	if errors.Is(err, ErrMounted) {
 		return fmt.Errorf("%w: unmount it first: %w", mount.ErrForeign, err)
@@ -225,7 +225,7 @@ func (c *container) place(ctx context.Context, src int, now stat, sub Subpath) e
 	return errors.Join(err, unlinkGone(c.fd, want.name()))
 }
 
-// bind mounts the source and looks whether it is what came to be there.
+// bind mounts the source, and verifies that it is mounted.
 func (c *container) bind(ctx context.Context, src int, want mark, sub Subpath) error {
 	target := sub.HostPath()
 	if err := bindFD(ctx, c.mounter, sub.request(fdPath(src), target)); err != nil {
@@ -243,7 +243,7 @@ func (c *container) bind(ctx context.Context, src int, want mark, sub Subpath) e
 	return err
 }
 
-// isReady reports whether the sub-path is mounted as it is wanted.
+// isReady reports whether the sub-path is mounted with the wanted source and access.
 func (c *container) isReady(ctx context.Context, e entry, want mark) (bool, error) {
 	if !e.isTarget || !slices.Contains(e.marks, want) {
 		return false, nil
