@@ -11,11 +11,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attemptTime is how long one member is waited for before another one is asked. etcd's client takes members in turn, also one
-// that is cut off from the others and can answer nothing.
+// attemptTime is how long a call waits for one member before it tries another one. etcd's client tries members in turn, also a member
+// that is cut off from the others and cannot answer.
 const attemptTime = time.Second
 
-// ask makes a call that may be made twice, of one member after the other until one answers or ctx ends.
+// ask makes a call that may be repeated. It tries one member after the other until one answers or ctx ends.
 func ask[T any](ctx context.Context, within time.Duration, call func(context.Context) (T, error)) (T, error) {
 	for failures := 1; ; failures++ {
 		answer, err := askOne(ctx, within, call)
@@ -39,12 +39,11 @@ func isPassing(err error) bool {
 		status.Code(err) == codes.Unavailable || errors.As(err, &told) && told.Code() == codes.Unavailable
 }
 
-// slots bound how many calls are made at a time. Others wait until one was answered, so that etcd says how fast it is asked, and
-// the time of an attempt does not run while it waits here. Calls for leases take no slot: a lease must not end because of other
-// calls of its holder.
+// slots bounds the number of calls at a time. Other calls wait until one was answered. So etcd sets the pace, and the time of an attempt
+// does not run during the wait. Calls for leases take no slot: a lease must not end because of other calls of its holder.
 type slots chan struct{}
 
-// take waits for a slot, and returns what gives it back.
+// take waits for a slot. The caller must call release.
 func (s slots) take(ctx context.Context) (release func(), err error) {
 	select {
 	case s <- struct{}{}:
@@ -65,13 +64,13 @@ func inSlot[T any](ctx context.Context, s slots, call func() (T, error)) (T, err
 	return call()
 }
 
-// commit does a transaction that writes, in its turn.
+// commit waits for a slot, and does a transaction that writes.
 func (s *Store) commit(ctx context.Context, txn func(clientv3.Txn) clientv3.Txn) (*clientv3.TxnResponse, error) {
 	return inSlot(ctx, s.slots, func() (*clientv3.TxnResponse, error) { return s.commitNow(ctx, txn) })
 }
 
-// commitNow does a transaction that writes. It is asked for again only where it was not begun, of a member that says that it has
-// no leader: after any other failure it may have been done.
+// commitNow does a transaction that writes. It repeats the call only if a member reports that it has no leader: then nothing was begun.
+// After any other failure the transaction may have been done.
 func (s *Store) commitNow(ctx context.Context, txn func(clientv3.Txn) clientv3.Txn) (*clientv3.TxnResponse, error) {
 	for {
 		response, err := txn(s.client.Txn(clientv3.WithRequireLeader(ctx))).Commit()
@@ -82,12 +81,12 @@ func (s *Store) commitNow(ctx context.Context, txn func(clientv3.Txn) clientv3.T
 	}
 }
 
-// get reads in its turn, of one member after the other.
+// get waits for a slot, and reads. It tries one member after the other.
 func (s *Store) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	return inSlot(ctx, s.slots, func() (*clientv3.GetResponse, error) { return s.getNow(ctx, key, options...) })
 }
 
-// getNow reads, of one member after the other.
+// getNow reads. It tries one member after the other.
 func (s *Store) getNow(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	return ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.GetResponse, error) { return s.client.Get(ctx, key, options...) })
 }

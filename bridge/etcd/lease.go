@@ -50,8 +50,8 @@ func (s *Store) AcquireLease(ctx context.Context, request store.LeaseRequest) (s
 type leaseWait struct {
 	store   *Store
 	request store.LeaseRequest
-	holder  string // as it was seen last; empty for none
-	failure error  // of the last try; nil when it did not fail
+	holder  string // the last known holder; empty for none
+	failure error  // of the last try; nil if it did not fail
 }
 
 // try takes the lease if it is free, and otherwise waits until its key changes.
@@ -72,7 +72,7 @@ func (w *leaseWait) try(ctx context.Context) (store.Lease, bool, error) {
 	}
 	lease, taken, err := w.take(ctx, key, revision)
 	if taken && earlier != 0 {
-		// The key does not depend on it any more. It would end by itself.
+		// The key is no longer bound to the earlier lease, which would end by itself.
 		_, _ = askOne(ctx, attemptTime, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 			return w.store.client.Revoke(ctx, earlier)
 		})
@@ -80,10 +80,10 @@ func (w *leaseWait) try(ctx context.Context) (store.Lease, bool, error) {
 	return lease, taken, err
 }
 
-// take writes the key if it is still at a revision.
+// take writes the key if its revision is unchanged.
 func (w *leaseWait) take(ctx context.Context, key string, revision int64) (store.Lease, bool, error) {
 	began := time.Now()
-	// One that was granted and whose answer was lost ends by itself.
+	// If it was granted and the answer was lost, it ends by itself.
 	granted, err := ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
 		return w.store.client.Grant(ctx, int64(w.request.TTL/time.Second))
 	})
@@ -95,7 +95,7 @@ func (w *leaseWait) take(ctx context.Context, key string, revision int64) (store
 			Then(clientv3.OpPut(key, w.request.Holder, clientv3.WithLease(granted.ID)))
 	})
 	if err != nil || !response.Succeeded {
-		// When the answer was lost the key may be there: it goes with this.
+		// If the answer was lost, the key may exist: the revocation removes it.
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_, _ = w.store.client.Revoke(ending, granted.ID)
@@ -108,7 +108,7 @@ func (w *leaseWait) take(ctx context.Context, key string, revision int64) (store
 	}, true, nil
 }
 
-// ended is the error of a wait whose context has ended. What kept it from a lease that is free is part of it.
+// ended returns the error of a wait whose context has ended. It contains the failure that prevented a free lease from being taken.
 func (w *leaseWait) ended(ctx context.Context) error {
 	if w.failure != nil {
 		return fmt.Errorf("lease %q: %w: %w", w.request.Name, context.Cause(ctx), w.failure)
@@ -119,7 +119,7 @@ func (w *leaseWait) ended(ctx context.Context) error {
 	return fmt.Errorf("lease %q is held by %q: %w: %w", w.request.Name, w.holder, store.ErrLeaseHeld, context.Cause(ctx))
 }
 
-// awaitChange returns when a key has changed at a revision or later, or the watch has ended.
+// awaitChange returns when a key has changed at the revision or later, or when the watch has ended.
 func (s *Store) awaitChange(ctx context.Context, key string, revision int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -153,7 +153,7 @@ func (s *Store) RenewLease(ctx context.Context, lease store.Lease) (store.Lease,
 	if err != nil {
 		return lease, classify(ctx, fmt.Sprintf("renew lease %q", lease.Name), err)
 	}
-	// The key may be another's, or bound to another lease of the same holder.
+	// The key may have another holder, or another lease of the same holder.
 	found, err := ask(ctx, within, func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return s.client.Get(ctx, s.keys.ofLease(lease.Name))
 	})
@@ -173,7 +173,7 @@ func (s *Store) ReleaseLease(ctx context.Context, lease store.Lease) error {
 	if err != nil {
 		return err
 	}
-	// It takes the key with it, if that is bound to it still.
+	// That removes the key too, if it is still bound to this lease.
 	_, err = ask(ctx, attemptTime, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) { return s.client.Revoke(ctx, id) })
 	if err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil
@@ -181,8 +181,8 @@ func (s *Store) ReleaseLease(ctx context.Context, lease store.Lease) error {
 	return classify(ctx, fmt.Sprintf("release lease %q", lease.Name), err)
 }
 
-// Leases returns the leases that are held, sorted by namespace and name, as objects for people to read, such as on a page. They have
-// a holder; when it was last renewed, etcd does not say.
+// Leases returns the held leases, sorted by namespace and name, as objects for people to read, for example on a page. They have the
+// holder, but not the time of the last renewal, which etcd does not report.
 func (s *Store) Leases(ctx context.Context) ([]*coordinationv1.Lease, error) {
 	prefix := s.keys.ofLeases()
 	response, err := s.get(ctx, prefix, clientv3.WithPrefix())

@@ -19,18 +19,20 @@ import (
 
 // Options are the options of [New].
 type Options struct {
-	// Prefix begins every key of the store, with a slash after it if it has none. It must be the store's alone, and not empty.
+	// Prefix is the prefix of every key of the store. A slash is added if it has none at the end. Required. No other program may use
+	// the prefix.
 	Prefix string
-	// MaxCalls is how many calls of etcd are made at a time, beside those for leases and watches; the others wait for one to be
-	// answered. Zero means 128.
+	// MaxCalls is the largest number of calls of etcd at a time, except those for leases and watches. Other calls wait. Zero means
+	// 128.
 	MaxCalls int
-	// Kinds are the kinds that the store keeps; nil means those of [store.Kinds]. All who use the prefix give the same.
+	// Kinds are the kinds that the store keeps; nil means those of [store.Kinds]. All processes with the same prefix must have the
+	// same kinds.
 	Kinds *store.KindTable
-	// Logger gets failures that are waited out; nil discards it.
+	// Logger logs failures that the store waits out; nil discards them.
 	Logger *slog.Logger
 }
 
-// defaultMaxCalls keeps an etcd busy that takes some milliseconds for a call, and is answered within the second that a call has.
+// defaultMaxCalls keeps an etcd busy that takes some milliseconds for a call. So many calls are answered within attemptTime.
 const defaultMaxCalls = 128
 
 // Store is a [store.Store], a [store.Transactor] and a [store.Lessor] in an etcd. Make it with [New]. Its methods may be called
@@ -52,8 +54,8 @@ var (
 	_ store.Lessor     = (*Store)(nil)
 )
 
-// New returns the store below a prefix. It does no I/O. The client stays the caller's to close, after the store's last user has
-// ended. An error matches [store.ErrInvalid].
+// New returns the store below a prefix. It does no I/O. The caller must close the client after the last user of the store has ended. An
+// error matches [store.ErrInvalid].
 func New(client *clientv3.Client, options Options) (*Store, error) {
 	if client == nil || strings.Trim(options.Prefix, "/") == "" {
 		return nil, fmt.Errorf("etcd store: give a client and a prefix of the store's own: %w", store.ErrInvalid)
@@ -117,10 +119,10 @@ func (s *Store) commitOne(ctx context.Context, w store.Write) (runtime.Object, e
 	return objects[0], nil
 }
 
-// pageSize is how many objects are read by one request.
+// pageSize is how many objects one request reads.
 const pageSize = 500
 
-// List implements [store.Store]. All pages of a long list are true at one revision.
+// List implements [store.Store]. It reads all pages of a long list at one revision.
 func (s *Store) List(ctx context.Context, kind schema.GroupVersionKind, namespace string) (store.List, error) {
 	if _, err := s.kinds.Namespaced(kind); err != nil {
 		return store.List{}, err
@@ -165,11 +167,11 @@ func listOf(objects []store.Object, revision int64) store.List {
 	return list
 }
 
-// howRoomIsMade is what helps a full etcd, also one that its live data fills. Until it is done, etcd deletes and does nothing else.
+// howRoomIsMade says how to make room in a full etcd, also in one that its live data fills. Until then, etcd only deletes.
 const howRoomIsMade = "delete objects without finalizers, which works while etcd is full, then compact etcd, defragment every member and " +
 	"disarm the alarm; or start the members with a larger --quota-backend-bytes and disarm the alarm"
 
-// classify gives an error of etcd's client the words and the sentinels of a store.
+// classify makes an error of etcd's client match the sentinels of package store, and names what failed.
 func classify(ctx context.Context, what string, err error) error {
 	switch {
 	case ctx.Err() != nil:

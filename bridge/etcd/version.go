@@ -13,20 +13,20 @@ type version struct {
 	place    int64
 }
 
-// lastPlace is that of the last write of every transaction, so that what follows it is what follows the revision. etcd allows
-// fewer writes in one (128, unless it is told otherwise).
+// lastPlace is larger than the place of any write in a transaction. So the versions after it are those of later revisions. etcd allows
+// fewer writes in a transaction (128 by default).
 const (
 	placeBits = 10
 	lastPlace = 1<<placeBits - 1
 )
 
-// after is everything up to a revision.
+// after returns the version at the end of a revision.
 func after(revision int64) version { return version{revision, lastPlace} }
 
-// String returns the resource version: a number that grows, as those of Kubernetes.
+// String returns the resource version: a number that grows, like those of Kubernetes.
 func (v version) String() string { return strconv.FormatInt(v.revision<<placeBits|v.place, 10) }
 
-// parseVersion is the opposite. The error matches store.ErrInvalid.
+// parseVersion undoes String. The error matches store.ErrInvalid.
 func parseVersion(text string) (version, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
@@ -35,7 +35,7 @@ func parseVersion(text string) (version, error) {
 	return version{n >> placeBits, n & lastPlace}, nil
 }
 
-// next is the first revision that may hold what comes after v; never zero, which etcd takes for the newest.
+// next returns the first revision that may have writes after v. It is never zero, which means the newest revision to etcd.
 func (v version) next() int64 {
 	if v.place == lastPlace {
 		return v.revision + 1

@@ -40,16 +40,16 @@ type page struct {
 	NodeAnswer
 	// Pod, Plugin and Phase are the filters.
 	Pod, Plugin, Phase string
-	// Query is that of this page; Before and After are links to the pages beside it, empty where there is none.
+	// Query is the query of this page; Before and After are links to the neighbouring pages, empty if there is none.
 	Query, Before, After string
-	// WithStacks is a link to this page with the stacks of hung calls, WithUsage one with how full the volumes are; that one is
-	// empty on a page that has it.
+	// WithStacks is a link to this page with the stacks of hung calls. WithUsage is a link to this page with the usage of the
+	// volumes; it is empty on a page that has it.
 	WithStacks, WithUsage string
 	// Stuck are the volumes that need attention, Others those that do not.
 	Stuck, Others []Volume
-	// Phases are those that a volume can be in.
+	// Phases are all phases of a volume.
 	Phases []string
-	// Now is when the node was asked.
+	// Now is when the status of the node was read.
 	Now time.Time
 }
 
@@ -91,7 +91,7 @@ func writePage(b *bytes.Buffer, a NodeAnswer, q query) error {
 	return templates.ExecuteTemplate(b, "node.html", p)
 }
 
-// When says when something was, or will be, and how long that is from now.
+// When formats a time, and its distance from now.
 func (p page) When(t time.Time) string { return when(t, p.Now) }
 
 func when(t, now time.Time) string {
@@ -104,7 +104,7 @@ func when(t, now time.Time) string {
 	return fmt.Sprintf("%s (in %v)", stamp(t), t.Sub(now).Round(time.Second))
 }
 
-// After says how long t is after the volume was wanted, or else when it was.
+// After formats how long t is after WantedSince; without WantedSince it formats t.
 func (v Volume) After(t time.Time) string {
 	if v.WantedSince.IsZero() || t.Before(v.WantedSince) {
 		return stamp(t)
@@ -112,7 +112,7 @@ func (v Volume) After(t time.Time) string {
 	return "+" + seconds(t.Sub(v.WantedSince).Seconds())
 }
 
-// seconds says how long something took, to a few digits.
+// seconds formats a duration with a few digits.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
@@ -123,7 +123,7 @@ func seconds(s float64) string {
 	return d.String()
 }
 
-// bytesText says how many bytes there are, to two digits after the point.
+// bytesText formats a number of bytes with two digits after the point.
 func bytesText(n *uint64) string {
 	if n == nil {
 		return "unknown"
@@ -135,7 +135,7 @@ func bytesText(n *uint64) string {
 	return strconv.FormatFloat(math.Round(size*100)/100, 'f', -1, 64) + " " + units[0]
 }
 
-// count says how many there are of what.
+// count formats a number of things.
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -150,7 +150,7 @@ func (q query) link(offset int) string {
 	}, offset, q.limit)
 }
 
-// linkOf returns a query with those of the parameters that are not empty.
+// linkOf returns a query with the parameters that are not empty.
 func linkOf(parameters map[string]string, offset, limit int) string {
 	values := url.Values{}
 	for name, value := range parameters {

@@ -15,7 +15,7 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// Client is what a [Store] needs of client-go's clientset: kubernetes.Interface is one.
+// Client is the part of client-go's clientset that a [Store] needs. kubernetes.Interface implements it.
 type Client interface {
 	CoreV1() corev1.CoreV1Interface
 	StorageV1() storagev1.StorageV1Interface
@@ -37,7 +37,7 @@ type resource interface {
 type page struct {
 	objects []store.Object
 	version string
-	more    string // where the next page goes on; empty at the end
+	more    string // the token of the next page; empty at the end
 }
 
 // resourcesOf returns the client of each kind that a store keeps, by namespace.
@@ -66,7 +66,7 @@ type objectList interface {
 	metav1.ListInterface
 }
 
-// typedClient is what all of client-go's clients have.
+// typedClient has the methods of all of client-go's clients.
 type typedClient[T store.Object, L objectList] interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
 	Create(ctx context.Context, obj T, options metav1.CreateOptions) (T, error)
@@ -76,7 +76,7 @@ type typedClient[T store.Object, L objectList] interface {
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// statusClient is what those have whose status is written apart.
+// statusClient is the client of a kind with a status subresource.
 type statusClient[T store.Object, L objectList] interface {
 	typedClient[T, L]
 	UpdateStatus(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
@@ -87,8 +87,8 @@ type Resource struct {
 	in func(kinds *store.KindTable, namespace string) resource
 }
 
-// Whole returns the resource of a kind that the API server writes as a whole, by the clients of client-go's kind for a namespace; for
-// a kind without namespaces it is given "".
+// Whole returns the resource of a kind without a status subresource. client returns the client for a namespace; for a kind without
+// namespaces it gets "".
 func Whole[C typedClient[T, L], T store.Object, L objectList](client func(namespace string) C) Resource {
 	return Resource{func(kinds *store.KindTable, namespace string) resource {
 		c := client(namespace)
@@ -96,8 +96,7 @@ func Whole[C typedClient[T, L], T store.Object, L objectList](client func(namesp
 	}}
 }
 
-// WithStatus returns the resource of a kind whose status the API server writes apart, likewise. The field of the status is named
-// Status.
+// WithStatus is [Whole] for a kind with a status subresource. The field of the status must have the name Status.
 func WithStatus[C statusClient[T, L], T store.Object, L objectList](client func(namespace string) C) Resource {
 	return Resource{func(kinds *store.KindTable, namespace string) resource {
 		c := client(namespace)
@@ -105,19 +104,19 @@ func WithStatus[C statusClient[T, L], T store.Object, L objectList](client func(
 	}}
 }
 
-// typed is a resource by a client of its type.
+// typed is a resource over a typed client.
 type typed[T store.Object, L objectList] struct {
 	kinds        *store.KindTable
 	client       typedClient[T, L]
 	writesStatus func(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
 }
 
-// whole returns the resource of a kind that is written as a whole.
+// whole returns the resource of a kind without a status subresource.
 func whole[T store.Object, L objectList](client typedClient[T, L]) resource {
 	return typed[T, L]{nil, client, client.Update}
 }
 
-// withStatus returns the resource of a kind whose status is written apart.
+// withStatus returns the resource of a kind with a status subresource.
 func withStatus[T store.Object, L objectList](client statusClient[T, L]) resource {
 	return typed[T, L]{nil, client, client.UpdateStatus}
 }
@@ -165,9 +164,8 @@ func (r typed[T, L]) watch(ctx context.Context, options metav1.ListOptions) (wat
 	return r.client.Watch(ctx, options)
 }
 
-// received returns an object that came from the API server as a store returns it: with its kind, which client-go takes off, and
-// without its managed fields, which are the server's own accounts and may be larger than the rest. An update without them leaves
-// them as they are.
+// received returns an object of the API server in the form of a store: with its kind, which client-go removes, and without its managed
+// fields, which only the server uses and which may be larger than the rest. An update without them does not change them.
 func received[T store.Object](kinds *store.KindTable, obj T, err error) (store.Object, error) {
 	if err != nil {
 		return nil, err

@@ -23,20 +23,20 @@ import (
 
 // Options are the options of [New]. The zero value is useful.
 type Options struct {
-	// Only limits what List and Watch see of a kind, by what the API server can select: for the agent of a node, its own node
-	// (metadata.name) and its pods (spec.nodeName), instead of those of all. That an object is not selected any more is told as a
-	// deletion. What is not in the map is not limited, nor are Get and the writes.
+	// Only limits the objects that List and Watch return of a kind, by fields that the API server can select. The agent of a node can
+	// so get only its own node (metadata.name) and its own pods (spec.nodeName). An object that is not selected any more is a deletion.
+	// Kinds that are not in the map are not limited. Get and the writes are never limited.
 	Only map[schema.GroupVersionKind]fields.Selector
-	// Informers feed the watches of their kinds, so that a program that has informers for itself does not watch twice, and several
-	// watches of a kind are one for the API server. The caller starts them, and they are not stopped before the store's last user
-	// has ended. What an informer does not list, no watch tells: give Only the same selectors, so that lists agree. When an informer
-	// was cut off for long and has listed again, writes to one object in between may be told as one.
+	// Informers are the sources of the watches of their kinds. So a program with its own informers does not watch twice, and several
+	// watches of a kind are one watch of the API server. The caller starts the informers, and must not stop them before the last user
+	// of the store has ended. A watch has only the objects that the informer lists: Only must have the same selectors, so that lists
+	// agree. If an informer was cut off for long and has listed again, several writes to one object may be one event.
 	Informers map[schema.GroupVersionKind]cache.SharedInformer
 	// Kinds are the kinds that the store keeps; nil means those of [store.Kinds].
 	Kinds *store.KindTable
-	// Resources are the clients of those of Kinds that are not in k8s.io/api. One that is missing is an error of [New].
+	// Resources are the clients of those Kinds that are not in k8s.io/api. If one is missing, [New] returns an error.
 	Resources map[schema.GroupVersionKind]Resource
-	// Logger gets why watches are begun again; nil discards it.
+	// Logger logs why watches resume; nil discards that.
 	Logger *slog.Logger
 }
 
@@ -52,8 +52,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New returns the store of the API server that client speaks to. It does no I/O and starts nothing. A client that is missing is an
-// error that matches [store.ErrInvalid].
+// New returns the store on the API server of client. It does no I/O and starts nothing. If the client is missing, the error matches
+// [store.ErrInvalid].
 func New(client Client, options Options) (*Store, error) {
 	if client == nil {
 		return nil, fmt.Errorf("store on Kubernetes: give a client: %w", store.ErrInvalid)
@@ -97,7 +97,7 @@ func (s *Store) selected(kind schema.GroupVersionKind) metav1.ListOptions {
 // Kinds returns the kinds that the store keeps.
 func (s *Store) Kinds() *store.KindTable { return s.kinds }
 
-// Get implements [store.Store]. It asks the API server, which answers with what was written last.
+// Get implements [store.Store]. It reads from the API server, which returns the last written version.
 func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) {
 	if err := errors.Join(ctx.Err(), s.kinds.ValidateKey(key)); err != nil {
 		return nil, err
@@ -109,8 +109,8 @@ func (s *Store) Get(ctx context.Context, key store.Key) (runtime.Object, error) 
 	return obj, nil
 }
 
-// Create implements [store.Store]. The API server takes no status with a new object and gives it its UID: a status is written
-// after it, and a UID that is given is refused, with an error that matches [store.ErrInvalid].
+// Create implements [store.Store]. The API server ignores the status of a new object, and chooses its UID. So Create writes a status in a
+// second call, and refuses an object with a UID: the error matches [store.ErrInvalid].
 func (s *Store) Create(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
 	wanted, key, err := s.accept(obj)
 	if err == nil {
@@ -134,7 +134,7 @@ func (s *Store) Create(ctx context.Context, obj runtime.Object) (runtime.Object,
 	return updated, nil
 }
 
-// accept checks what a writer gave, and returns a copy.
+// accept checks the object of a writer, and returns a copy.
 func (s *Store) accept(obj runtime.Object) (store.Object, store.Key, error) {
 	key, _, err := s.kinds.Validate(obj)
 	if err != nil {
@@ -154,8 +154,7 @@ func checkNew(key store.Key, obj store.Object) error {
 	return nil
 }
 
-// Delete implements [store.Store]. A pod that runs is given its time: it stays, with its deletion time set, until its node is done
-// with it.
+// Delete implements [store.Store]. A running pod has its grace period: it stays, with its deletion time set, until its node has ended it.
 func (s *Store) Delete(ctx context.Context, key store.Key, preconditions store.Preconditions) error {
 	if err := errors.Join(ctx.Err(), s.kinds.ValidateKey(key)); err != nil {
 		return err
@@ -169,7 +168,7 @@ func (s *Store) Delete(ctx context.Context, key store.Key, preconditions store.P
 	return nil
 }
 
-// given returns nil for what is empty.
+// given returns nil for an empty value.
 func given[T types.UID | string](value T) *T {
 	if value == "" {
 		return nil
@@ -177,7 +176,7 @@ func given[T types.UID | string](value T) *T {
 	return &value
 }
 
-// pageSize is how many objects are read by one request.
+// pageSize is how many objects one request reads.
 const pageSize = 500
 
 // List implements [store.Store]. It asks the API server; all pages of a long list are true at one version.

@@ -16,9 +16,9 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// Watch implements [store.Store]. When the API server ends its watch, as it does now and then, or is not to be reached, the watch is
-// begun again where it was, and nothing is missed or told twice. It ends, with the channel closed, when ctx does, when the server
-// does not remember that far back, or when it denies the watch. The goroutine behind the channel ends with it.
+// Watch implements [store.Store]. If the API server ends its watch, which happens now and then, or cannot be reached, the watch resumes at
+// the same version: no event is lost or repeated. The channel is closed when ctx ends, when the server has no events from that version on
+// any more, or when it denies the watch. The goroutine behind the channel ends then too.
 func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespace, version string) (<-chan store.Event, error) {
 	r, err := s.resourceOf(kind, namespace)
 	if err = errors.Join(ctx.Err(), err, checkVersion(version)); err != nil {
@@ -30,7 +30,7 @@ func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespa
 		}
 	}
 	what := fmt.Sprintf("watch of %s from version %s", kind.Kind, version)
-	// A watch that is too old begins as any other, and its first event says so. A list of that very version says it at once.
+	// A watch of a version that is too old begins like any other, and its first event is the error. A list at that version fails at once.
 	probe := s.selected(kind)
 	probe.Limit, probe.ResourceVersion, probe.ResourceVersionMatch = 1, version, metav1.ResourceVersionMatchExact
 	if _, err = r.list(ctx, probe); err != nil {
@@ -51,7 +51,7 @@ func (s *Store) Watch(ctx context.Context, kind schema.GroupVersionKind, namespa
 	return w.events, nil
 }
 
-// checkVersion refuses what no list of an API server has as its version. Without one, and with zero, a watch begins anywhere.
+// checkVersion refuses versions that no list of an API server has. With an empty version, or zero, a watch would begin anywhere.
 func checkVersion(version string) error {
 	if n, err := strconv.ParseUint(version, 10, 64); err != nil || n == 0 {
 		return fmt.Errorf("version %q is none of an API server: pass that of a list: %w", version, store.ErrInvalid)
@@ -64,7 +64,7 @@ type follower struct {
 	store    *Store
 	resource resource
 	kind     schema.GroupVersionKind
-	at       string // the version up to which everything was told
+	at       string // the version up to which all events were sent
 	events   chan store.Event
 }
 
@@ -75,7 +75,7 @@ func (w *follower) open(ctx context.Context) (watch.Interface, error) {
 	return w.resource.watch(ctx, options)
 }
 
-// run passes on what source tells, and what another one does after it.
+// run sends the events of source, and of the watches after it.
 func (w *follower) run(ctx context.Context, source watch.Interface) {
 	for failures := 0; ; {
 		at := w.at
@@ -113,8 +113,7 @@ func pause(ctx context.Context, failures int) {
 	}
 }
 
-// pass sends on the events of one watch of the API server until that ends, and returns the error that it ended with, if there was
-// one.
+// pass sends the events of one watch of the API server until the watch ends. It returns the error that ended the watch, if any.
 func (w *follower) pass(ctx context.Context, source watch.Interface) error {
 	defer source.Stop()
 	for {
@@ -135,12 +134,12 @@ func (w *follower) pass(ctx context.Context, source watch.Interface) error {
 	}
 }
 
-// eventTypes are the types of event that tell of a write.
+// eventTypes maps the types of events of writes.
 var eventTypes = map[watch.EventType]store.EventType{
 	watch.Added: store.Added, watch.Modified: store.Modified, watch.Deleted: store.Deleted,
 }
 
-// tell passes one event on. A bookmark only says how far the watch has come.
+// tell sends one event. A bookmark only sets the version.
 func (w *follower) tell(ctx context.Context, event watch.Event) error {
 	obj, ok := event.Object.(store.Object)
 	if !ok {
