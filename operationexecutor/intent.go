@@ -14,7 +14,7 @@ func (g *generator) intend(ctx context.Context, x *execution, intent Intent) err
 	}
 	return x.port(ctx, "Intend", func(ctx context.Context) error {
 		if err := g.journal.Intend(ctx, intent); err != nil {
-			return volume.Transient(fmt.Errorf("the intent could not be recorded, so nothing was begun: %w", err))
+			return volume.Transient(fmt.Errorf("nothing was begun: %w", err))
 		}
 		return nil
 	})
