@@ -54,6 +54,7 @@ type Tracker struct {
 	pods        *lookups[podsOf, []*v1.Pod]
 	sharers     *lookups[sharersOf, []*v1.PersistentVolume]
 	claims      *lists[*v1.PersistentVolumeClaim]
+	allPods     *lists[*v1.Pod]
 	attachments *lists[*storagev1.VolumeAttachment]
 	nodes       *lists[*v1.Node]
 }
@@ -62,7 +63,7 @@ type Tracker struct {
 func New(options Options) *Tracker {
 	return &Tracker{
 		with: options, pods: newLookups[podsOf, []*v1.Pod](), sharers: newLookups[sharersOf, []*v1.PersistentVolume](),
-		claims:      newLists[*v1.PersistentVolumeClaim](options.Store),
+		claims: newLists[*v1.PersistentVolumeClaim](options.Store), allPods: newLists[*v1.Pod](options.Store),
 		attachments: newLists[*storagev1.VolumeAttachment](options.Store), nodes: newLists[*v1.Node](options.Store),
 	}
 }
@@ -229,14 +230,20 @@ func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 // podUsing returns a pod that uses, or may use, a volume whose claim is gone, or nil. If another claim has the name
 // now, the pods that refer to it do not count, provided that the only node reports the mounts of the old volume.
 func (t *Tracker) podUsing(item work.Item, pv *v1.PersistentVolume) (*v1.Pod, error) {
-	next, there := t.with.Claims.Get(objects.ClaimNameOf(pv))
-	if there && t.with.NodeName != "" && t.with.Mounts != nil {
+	name := objects.ClaimNameOf(pv)
+	if _, there := t.with.Claims.Get(name); there && t.with.NodeName != "" && t.with.Mounts != nil {
 		return nil, nil
 	}
-	return t.user(item, podsOf{pv.UID, objects.ClaimNameOf(pv)}, func(pod *v1.Pod) bool {
-		// These pods belong to another claim with the name of the old one.
+	return t.user(item, podsOf{pv.UID, name}, t.mayUseVolumeOf(name))
+}
+
+// mayUseVolumeOf returns whether a pod that refers to a claim of that name may use the volume of an earlier claim of that name. If
+// another claim has the name now, its pods do not.
+func (t *Tracker) mayUseVolumeOf(claim types.NamespacedName) func(pod *v1.Pod) bool {
+	next, there := t.with.Claims.Get(claim)
+	return func(pod *v1.Pod) bool {
 		return !there || !metav1.IsControlledBy(next, pod) && !next.CreationTimestamp.Before(&pod.CreationTimestamp)
-	})
+	}
 }
 
 // usedByPod is the use of a volume by a pod, with its node if that is known.

@@ -13,6 +13,7 @@ import (
 	"github.com/volumekit/volumekit/controller/internal/objects"
 	"github.com/volumekit/volumekit/controller/internal/work"
 	"github.com/volumekit/volumekit/store"
+	"github.com/volumekit/volumekit/volume"
 )
 
 // sharersOf looks up the volumes whose storage is this one, or in it, for the item's volume of that UID.
@@ -36,37 +37,81 @@ func (t *Tracker) sharedWith(ctx context.Context, item work.Item, pv *v1.Persist
 		if other.Name == pv.Name || !objects.MayContainStorageOf(pv, other) {
 			continue
 		}
-		uses, err := t.usesStorageOf(ctx, pv, other.Name)
+		use, err := t.usesStorageOf(ctx, item, pv, other.Name)
 		if err != nil {
 			return Use{}, fmt.Errorf("volume %q, which may have the storage of volume %q: %w", other.Name, pv.Name, err)
 		}
-		if uses {
-			by := fmt.Sprintf("volume %q has the same storage, or a part of it: delete its object, or give this volume the policy Retain",
-				other.Name)
-			return Use{By: by, Err: work.AwaitChange(t.with.Volumes, other)}, nil
+		if use.By != "" {
+			return use, nil
 		}
 	}
 	return Use{}, nil
 }
 
-// usesStorageOf reports whether another volume is in the store, and does not go together with pv: its claim must be gone
-// too, and its policy delete the storage, or empty it as that of pv does. A directory that is emptied must not go with the
-// one above it: another claim gets it.
-func (t *Tracker) usesStorageOf(ctx context.Context, pv *v1.PersistentVolume, name string) (bool, error) {
+// usesStorageOf returns the use of pv's storage by another volume in the store, or by what uses that volume. A volume that
+// goes together with pv does not use it.
+func (t *Tracker) usesStorageOf(ctx context.Context, item work.Item, pv *v1.PersistentVolume, name string) (Use, error) {
 	other, err := store.Get[*v1.PersistentVolume](ctx, t.with.Store, "", name)
 	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
+		return Use{}, nil
 	}
 	if err != nil {
-		return false, err
+		return Use{}, err
+	}
+	goes, err := t.goesToo(ctx, pv, other)
+	if err != nil {
+		return Use{}, err
+	}
+	if !goes {
+		by := fmt.Sprintf("volume %q has the same storage, or a part of it: delete its object, or give this volume the policy Retain", name)
+		return Use{By: by, Err: work.AwaitChange(t.with.Volumes, other)}, nil
+	}
+	by, err := t.userOf(ctx, item, other)
+	if err != nil || by == "" {
+		return Use{}, err
+	}
+	t.with.Queue.AddLater(item) // No event of that user queues the item.
+	return Use{By: fmt.Sprintf("volume %q has the same storage, or a part of it, and %s", name, by)}, nil
+}
+
+// goesToo reports whether the claim of the other volume is gone too, and its policy deletes its storage, or empties it as
+// that of pv does. A directory that is emptied must not go with the one above it: another claim gets it.
+func (t *Tracker) goesToo(ctx context.Context, pv, other *v1.PersistentVolume) (bool, error) {
+	if other.Spec.ClaimRef == nil || other.Spec.ClaimRef.UID == "" {
+		return false, nil
 	}
 	policy := other.Spec.PersistentVolumeReclaimPolicy
 	isLikewise := policy == pv.Spec.PersistentVolumeReclaimPolicy && objects.StorageOf(other) == objects.StorageOf(pv)
-	if other.Spec.ClaimRef == nil || other.Spec.ClaimRef.UID == "" || policy != v1.PersistentVolumeReclaimDelete && !isLikewise {
-		return true, nil
+	if policy != v1.PersistentVolumeReclaimDelete && !isLikewise {
+		return false, nil
 	}
 	claim, err := objects.ReadClaimOf(ctx, t.with.Store, other)
-	return claim != nil, err
+	return err == nil && claim == nil, err
+}
+
+// userOf describes what uses, or may use, a volume whose claim is gone, or returns "". It reads the store.
+func (t *Tracker) userOf(ctx context.Context, item work.Item, pv *v1.PersistentVolume) (string, error) {
+	at, err := t.attachmentOf(ctx, pv)
+	if err != nil {
+		return "", err
+	}
+	if at != nil {
+		return attachedTo(at), nil
+	}
+	name := objects.ClaimNameOf(pv)
+	pods, err := t.allPods.all(ctx, name.Namespace)
+	if err != nil {
+		return "", fmt.Errorf("the pods of namespace %q: %w", name.Namespace, err)
+	}
+	for _, pod := range pods {
+		if slices.Contains(volume.ClaimsOfPod(pod), name) && t.mayUseVolumeOf(name)(pod) {
+			return t.usedByPod(pod), nil
+		}
+	}
+	if node, err := t.reportedBy(ctx, item, pv); err != nil || node != "" {
+		return node, err
+	}
+	return t.mountedBy(ctx, item, pv), nil
 }
 
 // ReadVolumes reads the volumes from the store, for all items that wait for them, and queues these items.
