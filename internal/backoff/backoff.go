@@ -1,7 +1,7 @@
 // Package backoff says how long to wait before the next attempt, after a number of failures in a row.
 //
-// A wait grows by a constant factor up to a bound, and a random part of it is left out, so that what failed together
-// does not come back together. The package keeps no state and starts nothing.
+// A wait grows by a constant factor up to a bound. A random part is subtracted from each wait, so that operations that failed together
+// are not retried together. The package keeps no state and starts nothing.
 package backoff
 
 import (
@@ -17,7 +17,7 @@ const (
 	DefaultJitter  = 0.1
 )
 
-// Policy is how waits grow. A zero field has the default.
+// Policy has the parameters of the waits. A zero field has the default.
 type Policy struct {
 	// Initial is the wait after the first failure.
 	Initial time.Duration
@@ -25,12 +25,11 @@ type Policy struct {
 	Max time.Duration
 	// Factor is how much longer each wait is than the one before; less than 1 means 1.
 	Factor float64
-	// Jitter is the greatest part of a wait that is left out, between 0 and 1; less than zero means none.
+	// Jitter is the largest part that is subtracted from a wait, between 0 and 1; less than zero means none.
 	Jitter float64
 }
 
-// WithDefaults returns the policy with its zero fields filled in and the others brought into their bounds. Twice is as
-// good as once.
+// WithDefaults returns the policy with defaults for zero fields, and with the others limited to their bounds. It is idempotent.
 func (p Policy) WithDefaults() Policy {
 	if p.Initial <= 0 {
 		p.Initial = DefaultInitial
@@ -49,7 +48,7 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// Delay returns how long to wait after so many failures in a row; none after none.
+// Delay returns how long to wait after that many failures in a row; zero after none.
 func (p Policy) Delay(failures int) time.Duration {
 	if failures <= 0 {
 		return 0

@@ -11,14 +11,14 @@ import (
 	"github.com/volumekit/volumekit/internal/journal"
 )
 
-// files are the files of a directory: the log, files of earlier versions, and what was moved aside. They change on the disk alone.
+// files are the files of a directory: the log, files of earlier versions, and files that were moved aside. It keeps nothing in memory.
 type files struct {
 	path    string
 	disk    disk
-	durable bool // as [Options].Sync says
+	durable bool // [Options].Sync
 }
 
-// makeFile makes a file with the content, durable but for its name. What is there is overwritten.
+// makeFile makes a file with the content, and overwrites an existing one. The content is durable, the name is not yet.
 func (f files) makeFile(name string, content []byte) error {
 	file, err := f.disk.Create(name)
 	if err != nil {
@@ -38,7 +38,7 @@ func (f files) exists(name string) bool {
 	return err == nil
 }
 
-// sync makes durable, with [Options].Sync, which names there are.
+// sync makes the names in the directory durable, if [Options].Sync is set.
 func (f files) sync() error {
 	if !f.durable {
 		return nil
@@ -46,7 +46,7 @@ func (f files) sync() error {
 	return f.disk.Sync()
 }
 
-// list returns the names of the files of earlier versions, and whether there is a log. It removes what a crash left half written.
+// list returns the names of the files of earlier versions, and whether there is a log. It removes incomplete files that a crash left.
 func (f files) list() (old []string, log bool, err error) {
 	names, err := f.disk.Names()
 	if err != nil {
@@ -57,7 +57,7 @@ func (f files) list() (old []string, log bool, err error) {
 		case name == logName:
 			log = true
 		case strings.HasPrefix(name, tempPrefix):
-			_ = f.discard(name) // It is of no use and does no harm where it cannot be removed.
+			_ = f.discard(name) // If it cannot be removed, it does no harm.
 		case strings.HasSuffix(name, suffix) && name != newerMark:
 			old = append(old, name)
 		}
@@ -66,7 +66,7 @@ func (f files) list() (old []string, log bool, err error) {
 	return old, log, nil
 }
 
-// readFile reads one file. It follows no link and reads no more than a record can have.
+// readFile reads one file. It follows no link, and reads at most the largest size of a record.
 func (f files) readFile(name string) (Record, error) {
 	content, err := f.disk.readRecord(name)
 	if err != nil {
@@ -90,7 +90,7 @@ func (f files) discard(name string) error {
 	return nil
 }
 
-// aside returns a name in the quarantine that is free.
+// aside returns an unused name in the quarantine.
 func (f files) aside(name string) (string, error) {
 	if err := f.disk.mkdir(quarantineDir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
@@ -102,7 +102,7 @@ func (f files) aside(name string) (string, error) {
 	return target, nil
 }
 
-// moveAside moves a file to a name that is free, and returns its path there.
+// moveAside moves a file into the quarantine, and returns its path there.
 func (f files) moveAside(name string) (string, error) {
 	target, err := f.aside(name)
 	if err == nil {
@@ -124,7 +124,7 @@ func (f files) logOptions() journal.Options {
 	return journal.Options{Step: roomStep, Read: func() ([]byte, error) { return f.disk.Read(logName) }}
 }
 
-// asSynced returns file as this directory syncs it.
+// asSynced returns file, or a file that is never synced if [Options].Sync is not set.
 func (f files) asSynced(file journal.File) journal.File {
 	if f.durable {
 		return file

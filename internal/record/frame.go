@@ -28,13 +28,13 @@ const (
 	logVersion = 2
 	putKind    = "put"
 	delKind    = "del"
-	// removalSize is how much longer the frame of a removal is than its key, at most.
+	// removalSize is how many bytes the frame of a removal is longer than its key, at most.
 	removalSize = 48
-	// sector is what a power cut writes whole or not at all.
+	// sector is the size of the unit that is written completely or not at all before a power cut, in bytes.
 	sector = 512
 )
 
-// errShort says that a frame goes on beyond what there is.
+// errShort says that the data ends before the frame.
 var errShort = errors.New("it is cut off")
 
 // frame is a record in the log, or the removal of one.
@@ -42,24 +42,24 @@ type frame struct {
 	key     string
 	payload []byte
 	removed bool
-	start   int64 // how long the log was when it was written, all of it acknowledged
+	start   int64 // the length of the log before the frame was written; all of that was acknowledged
 }
 
-// span is where a frame is.
+// span is the part of a log from one offset to another.
 type span struct{ from, to int64 }
 
 func (s span) size() int64 { return s.to - s.from }
 
-// placed is a frame in a log.
+// placed is a frame and its place in a log.
 type placed struct {
 	frame
 	span
 }
 
-// noSum holds the place of a checksum.
+// noSum is the placeholder of a checksum.
 const noSum = " 00000000 "
 
-// hexSum returns the checksum of a text that has one after its first word: of all but that.
+// hexSum returns the checksum of a text without the checksum after its first word.
 func hexSum(word, rest []byte) (sum [8]byte) {
 	var number [4]byte
 	binary.BigEndian.PutUint32(number[:], journal.Checksum(word, []byte(" "), rest))
@@ -67,13 +67,13 @@ func hexSum(word, rest []byte) (sum [8]byte) {
 	return sum
 }
 
-// sumUp writes the checksum of a text in its place, after its first word, which has so many bytes.
+// sumUp writes the checksum of a text after its first word. word is the length of the first word.
 func sumUp(text []byte, word int) {
 	sum := hexSum(text[:word], text[word+len(noSum):])
 	copy(text[word+1:], sum[:])
 }
 
-// checkSum returns what is before the checksum of a text, and after it.
+// checkSum checks the checksum of a text, and returns the text before and after it.
 func checkSum(text []byte) (word, rest []byte, err error) {
 	word, rest, ok := bytes.Cut(text, []byte(" "))
 	sum, rest, also := bytes.Cut(rest, []byte(" "))
@@ -86,7 +86,7 @@ func checkSum(text []byte) (word, rest []byte, err error) {
 	return word, rest, nil
 }
 
-// appendTo appends the frame to text, as it stands in a log.
+// appendTo appends the frame to text, in the form that it has in a log.
 func (f frame) appendTo(text []byte) []byte {
 	word, body, at := putKind, f.payload, len(text)
 	if f.removed {
@@ -127,7 +127,7 @@ func parseFrame(data []byte) (frame, int, error) {
 	return frame{key: key, payload: data[end+1 : whole-1], removed: fields[0] == delKind, start: start}, whole, nil
 }
 
-// headLine returns the head of a log with so many bytes after it.
+// headLine returns the head of a log that has size bytes after the head.
 func headLine(size int) []byte {
 	word := logFormat + strconv.Itoa(logVersion)
 	text := fmt.Appendf(nil, "%s%s%d\n", word, noSum, size)
@@ -135,8 +135,8 @@ func headLine(size int) []byte {
 	return text
 }
 
-// parseHead returns the length of the head, and up to where all was acknowledged when the log got its name. The error of a log
-// that says, with a right checksum, that it is newer matches [ErrNewer].
+// parseHead returns the length of the head, and up to which offset the log was acknowledged when it got its name. If the head names a newer
+// version and its checksum is right, the error matches [ErrNewer].
 func parseHead(data []byte) (length int, proven int64, err error) {
 	end := bytes.IndexByte(data, '\n')
 	if end < 0 || !bytes.HasPrefix(data, []byte(logFormat)) {
@@ -156,23 +156,24 @@ func parseHead(data []byte) (length int, proven int64, err error) {
 	return end + 1, int64(end+1) + size, nil
 }
 
-// parsedLog is what a log holds.
+// parsedLog is the content of a log.
 type parsedLog struct {
 	content []byte
 	frames  []placed
-	// holes are where no frame is.
+	// holes are the parts without a frame.
 	holes []hole
-	// base is the length of the log when it got its name, proven up to where all was acknowledged, by the word of any frame.
+	// base is the length of the log when it got its name. proven is the offset up to which all was acknowledged, by the start of any
+	// frame.
 	base, proven int64
 }
 
-// hole is a part of a log that is no frame.
+// hole is a part of a log without a frame.
 type hole struct {
 	span
 	err error
 }
 
-// parseLog parses all frames, also those behind a damage. An error that matches [ErrNewer] is of the whole log.
+// parseLog parses all frames, also those after a damaged part. If the whole log is of a newer version, the error matches [ErrNewer].
 func parseLog(content []byte) (parsedLog, error) {
 	p := parsedLog{content: content}
 	length, base, err := parseHead(content)
@@ -204,7 +205,8 @@ func parseLog(content []byte) (parsedLog, error) {
 	return p, nil
 }
 
-// next returns where the next frame begins after at, also in the middle of a line; the length of content when there is none.
+// next returns the offset of the next frame after at, which may begin in the middle of a line. It returns the length of content if there is
+// none.
 func next(content []byte, at int) int {
 	for at++; at < len(content); at++ {
 		more := bytes.IndexByte(content[at:], ' ')
@@ -223,9 +225,9 @@ func next(content []byte, at int) int {
 	return len(content)
 }
 
-// isTorn reports whether a hole is proven to be the end of a write that was broken off: nothing says that it was acknowledged, and
-// it is as a crash leaves it, cut off at the end of the file or with whole sectors of zeros. A bit that has changed leaves neither.
-// That holds of payloads that are a line of text; of others more counts as damage.
+// isTorn reports whether a hole is proven to be the rest of an interrupted write. No frame shows that it was acknowledged, and it has the
+// form that a crash leaves: it is cut off at the end of the file, or has whole sectors of zeros. A changed bit leaves neither form. The
+// proof is for payloads that are a line of text; for others, more holes count as damage.
 func (p parsedLog) isTorn(h hole) bool {
 	if h.from < p.proven {
 		return false

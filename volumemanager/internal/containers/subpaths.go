@@ -31,7 +31,7 @@ type Subpaths struct {
 	locks keylock.Locks[subpathKey]
 
 	mu sync.Mutex
-	// preparing ends what prepares a sub-path at this moment.
+	// preparing has the functions that cancel the running preparations.
 	preparing map[subpathKey]context.CancelCauseFunc
 }
 
@@ -46,8 +46,8 @@ func SubpathName(plugin, inner string) string {
 	return "~" + hex.EncodeToString(sum[:])
 }
 
-// PartsOf names the place of the parts of a volume that are bound for the containers of a pod: {kind}/{pod}/{name}, relative, since a
-// record does not know the directory of pods. A mount there is of a volume on record, whichever path that one has.
+// PartsOf returns the directory of the sub-paths of a volume that are bound for the containers of a pod: {kind}/{pod}/{name}. It is
+// relative, because a record does not know the directory of pods. A mount there belongs to a volume on record, whatever its path is.
 func PartsOf(uid types.UID, name string) string {
 	return filepath.Join(safepath.SubpathsDir, string(uid), name)
 }
@@ -99,7 +99,7 @@ func (s *Subpaths) Prepare(ctx context.Context, uid types.UID, sub safepath.Subp
 	return path, sentinel.OfPath(err)
 }
 
-// makePodDir makes the pod's directory where none of its volumes needs one, as those of hostPath. It goes with the pod.
+// makePodDir makes the pod's directory if none of its volumes needs one, such as those of hostPath. It is removed with the pod.
 func (s *Subpaths) makePodDir(ctx context.Context, dir string) error {
 	root, err := safepath.OpenOrMake(ctx, dir, safepath.MkdirOptions{}, safepath.Options{})
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Subpaths) makePodDir(ctx context.Context, dir string) error {
 	return root.Close()
 }
 
-// enter notes the call that prepares a sub-path now; nil notes that none does.
+// enter records the cancel function of the running preparation; nil if none runs.
 func (s *Subpaths) enter(key subpathKey, end context.CancelCauseFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *Subpaths) enter(key subpathKey, end context.CancelCauseFunc) {
 	s.preparing[key] = end
 }
 
-// interrupt ends what prepares a sub-path now.
+// interrupt cancels the running preparation of a sub-path.
 func (s *Subpaths) interrupt(key subpathKey) {
 	s.mu.Lock()
 	end := s.preparing[key]
@@ -129,7 +129,7 @@ func (s *Subpaths) interrupt(key subpathKey) {
 	}
 }
 
-// ErrTakenAway is why a sub-path is not prepared any more.
+// ErrTakenAway says that a sub-path is not prepared, because the volume is being torn down.
 var ErrTakenAway = errors.New("the volume is being taken from the pod")
 
 // CleanSubpaths implements operationexecutor.Subpaths.
@@ -156,7 +156,7 @@ func (s *Subpaths) CleanSubpaths(ctx context.Context, podUID types.UID, pluginNa
 	return sentinel.OfPath(errors.Join(errs...))
 }
 
-// Release takes off the sub-paths of one container, of all volumes.
+// Release unmounts the sub-paths of one container, for all volumes.
 func (s *Subpaths) Release(ctx context.Context, uid types.UID, container string) error {
 	if err := s.checkRoot(ctx); err != nil {
 		return err

@@ -1,6 +1,5 @@
-// Package journal has the records of a volume manager: what may be attached, staged and set up on the node. A record is written
-// before the call that may have the effect, and removed when the last effect is gone. A success adds nothing to it, but for the
-// identity of the mount.
+// Package journal has the records of a volume manager: which volumes may be attached, staged and set up on the node. A record is written
+// before the call with the effect, and removed when the last effect is gone. After a success only the identity of the mount is added.
 package journal
 
 import (
@@ -24,23 +23,23 @@ import (
 
 // Options is what a [Journal] needs.
 type Options struct {
-	// RuntimeDir is the directory of the records of mounts, StateDir that of attachments. Empty: RuntimeDir has both.
+	// RuntimeDir is the directory of the records of mounts, StateDir that of attachments. If StateDir is empty, RuntimeDir has both.
 	RuntimeDir, StateDir string
-	// Plugins are those of the manager.
+	// Plugins are the plugins of the manager.
 	Plugins Plugins
-	// Logger gets what could not be written, where no operation fails by it.
+	// Logger logs failed writes that make no operation fail.
 	Logger *slog.Logger
-	// Root is the lock of the directory under which all volumes live.
+	// Root is the lock of the root directory of all volumes.
 	Root *rootlock.Lock
-	// Mounts is the mount table; nil: mounts are not on record.
+	// Mounts is the mount table. Nil means that records have no identities of mounts.
 	Mounts Table
 	// Learned returns the mount that the manager has made at a path, or nil. Without it, Mounts is read.
 	Learned func(path string) *mountwatch.Mount
 }
 
-// Plugins is what a journal needs of the plugins; a [*volume.VolumePluginMgr] has it.
+// Plugins is the part of the registry that a journal needs. A [*volume.VolumePluginMgr] implements it.
 type Plugins interface {
-	// Host returns the host, by which paths on record are checked.
+	// Host returns the host. Its directories are used to check paths of records.
 	Host() volume.VolumeHost
 	// PublicKeys returns the keys whose values in the specs of a plugin may be recorded.
 	PublicKeys(pluginName string) []string
@@ -48,14 +47,14 @@ type Plugins interface {
 	CanReuse(spec *volume.Spec) (bool, error)
 }
 
-// Journal is the [operationexecutor.Journal] on disk: one record for each volume in the runtime directory, one for each of its
-// pods beyond the first ones, and one for its attachment in the state directory where there is one. Make it with [New].
+// Journal is the [operationexecutor.Journal] on disk. The runtime directory has one record for each volume, and one for each of its pods
+// beyond the first ones. The state directory, if there is one, has a record for the attachment of each volume. Make it with [New].
 //
-// A record says what may be there, not how sure that is: after a restart everything on it is uncertain until a set-up or
-// a teardown has succeeded. So an effect that succeeds costs one write, before it, and its undoing one, after it. With a
-// mount table there is one more after the effect, which says by what the mount is known that is there now.
+// A record says what may be on the node, not how certain that is: after a restart everything on it is uncertain until a set-up or a
+// teardown has succeeded. So a successful effect needs one write before it, and its removal one write after it. With a mount table, one
+// more write after the effect adds the identity of the mount.
 type Journal struct {
-	// Disk is what Open finds. It may be replaced before that.
+	// Disk opens the directories. Tests may replace it before Open.
 	Disk Disk
 
 	table
@@ -68,7 +67,7 @@ type Journal struct {
 
 	// locks serializes the writers of one volume's record.
 	locks keylock.Locks[v1.UniqueVolumeName]
-	// removals keeps those apart who remove what is at a path, and who are about to use it.
+	// removals makes removals at a path and its next use exclude each other.
 	removals pathLocks
 }
 
@@ -78,7 +77,7 @@ var _ operationexecutor.Journal = (*Journal)(nil)
 type entry struct {
 	at     podvolume.Key
 	record Record
-	// stale says that the files are not what record says, since a write failed.
+	// stale says that a write has failed: the disk may not have the record.
 	stale bool
 }
 
@@ -93,8 +92,8 @@ func New(o Options) *Journal {
 	}
 }
 
-// ErrNotRecorded matches the error of an operation that did not begin because its intent could not be recorded: the
-// directory of records is full, is read-only or fails. What is there is torn down all the same.
+// ErrNotRecorded matches the error of an operation that did not begin because its intent could not be recorded: the directory of records
+// is full, is read-only or fails. Teardowns of existing volumes begin all the same.
 var ErrNotRecorded = errors.New("the intent could not be recorded")
 
 // Intend implements operationexecutor.Journal. If the record cannot be written, the earlier one stays. The operation then
@@ -133,8 +132,8 @@ func (j *Journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	return nil
 }
 
-// Conclude implements operationexecutor.Journal. When the record cannot be written, it is kept in memory, and written with
-// the next change of the volume, when another record has made room, after a back-off, at the resync or at the end.
+// Conclude implements operationexecutor.Journal. If the record cannot be written, it stays in memory. It is written with the next change of
+// the volume, when the removal of another record has made room, after a back-off, at the resync or at the end.
 func (j *Journal) Conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) error {
 	freed, err := j.conclude(ctx, intent, end)
 	if freed {
@@ -145,7 +144,7 @@ func (j *Journal) Conclude(ctx context.Context, intent operationexecutor.Intent,
 
 // conclude reports whether a record was removed, which may have made room.
 func (j *Journal) conclude(ctx context.Context, intent operationexecutor.Intent, end operationexecutor.IntentEnd) (freed bool, err error) {
-	// This waits for its lock without a deadline: no other call repeats what has to be written.
+	// This waits for the lock without a deadline: no later call would repeat the write.
 	e, next, release, err := j.begin(context.WithoutCancel(ctx), intent)
 	if err != nil {
 		return false, err
@@ -166,8 +165,7 @@ func (j *Journal) conclude(ctx context.Context, intent operationexecutor.Intent,
 	return err == nil && next.isEmpty(), err
 }
 
-// WriteLate writes the records that could not be written, each time that a back-off is over, until ctx ends. It sleeps as long
-// as all are.
+// WriteLate writes the records that could not be written before, after each back-off, until ctx ends. It sleeps while all are written.
 func (j *Journal) WriteLate(ctx context.Context) {
 	defer j.late.Stop()
 	for failures := 0; ; {
@@ -183,7 +181,7 @@ func (j *Journal) WriteLate(ctx context.Context) {
 	}
 }
 
-// CatchUp writes the records that could not be written, until one cannot.
+// CatchUp writes the records that could not be written before, until a write fails.
 func (j *Journal) CatchUp(ctx context.Context) {
 	for _, h := range j.behind() {
 		release, ok := j.locks.Take(ctx.Done(), h.Volume)
@@ -198,7 +196,7 @@ func (j *Journal) CatchUp(ctx context.Context) {
 	}
 }
 
-// rewrite writes a record when the disk may not have it. The caller has the turn of its volume.
+// rewrite writes a record if the disk may not have it. The caller holds the lock of its volume.
 func (j *Journal) rewrite(h podvolume.Key) error {
 	e := j.entryOf(h)
 	if !e.stale {
@@ -212,12 +210,12 @@ func (j *Journal) rewrite(h podvolume.Key) error {
 	return err
 }
 
-// notWritten tells of a record that could not be written, where that fails no operation.
+// notWritten logs that a record could not be written, if no operation fails because of that.
 func (j *Journal) notWritten(h podvolume.Key, err error) {
 	j.options.Logger.Warn("a record could not be written, and will be later", "volume", h.Volume, "error", err)
 }
 
-// begin takes the turn of a volume, which release ends, and returns the entry of an intent and a record to be changed.
+// begin takes the lock of a volume, and returns the entry of an intent and a record to be changed. release ends the lock.
 func (j *Journal) begin(ctx context.Context, intent operationexecutor.Intent) (e entry, next Record, release func(), err error) {
 	release, ok := j.locks.Take(ctx.Done(), intent.VolumeName)
 	if !ok {
@@ -232,7 +230,7 @@ func (j *Journal) begin(ctx context.Context, intent operationexecutor.Intent) (e
 	return e, next, release, nil
 }
 
-// identify fills in what every record has. The spec is recorded once; it is the same for the life of the volume.
+// identify sets the fields that every record has. The spec is recorded once; it stays the same for the life of the volume.
 func (j *Journal) identify(r *Record, intent operationexecutor.Intent) error {
 	r.Version, r.BootID, r.Volume, r.Plugin = Version, j.bootID, intent.VolumeName, intent.PluginName
 	if len(r.Spec) > 0 || intent.Spec == nil {
@@ -250,7 +248,7 @@ func (j *Journal) identify(r *Record, intent operationexecutor.Intent) error {
 	return nil
 }
 
-// touched returns the part of the record that has to be written for a change of intent.
+// touched returns the part of the record that must be written for a change of the intent.
 func (e entry) touched(intent operationexecutor.Intent) part {
 	if e.stale {
 		return partAll
@@ -258,7 +256,7 @@ func (e entry) touched(intent operationexecutor.Intent) part {
 	return partOf(intent)
 }
 
-// write makes the file that holds p say what r says.
+// write writes the part p of the record r.
 func (j *Journal) write(h podvolume.Key, r Record, p part) error {
 	key := keyOf(h)
 	if j.runtime == j.state || h.Pod != "" {
@@ -274,7 +272,7 @@ func (j *Journal) write(h podvolume.Key, r Record, p part) error {
 	return errors.Join(errs...)
 }
 
-// put writes a record, or removes it when nothing is on it.
+// put writes a record, or removes it if it is empty.
 func put(dir Dir, key string, r Record) error {
 	if r.isEmpty() {
 		return dir.Remove(key)
@@ -286,7 +284,7 @@ func put(dir Dir, key string, r Record) error {
 	return dir.Put(key, payload)
 }
 
-// HasAttachment reports whether this node has, or may have, attached a volume by itself. Without records it has not.
+// HasAttachment reports whether a record says that this node may have attached a volume by itself. Without records it is false.
 func (j *Journal) HasAttachment(name v1.UniqueVolumeName) bool {
 	return j != nil && j.ofVolume(name).record.Attachment != nil
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/mountwatch"
 )
 
-// Settled is how a set-up was made that has succeeded: what must be the same when it is to be used as it is.
+// Settled has the arguments of a successful set-up. A later manager uses the set-up as it is only if they are the same.
 type Settled struct {
-	// User, Group and GroupPolicy say whom the content was given to.
+	// User, Group and GroupPolicy are the arguments for the ownership of the content.
 	User        string `json:"fsUser,omitempty"`
 	Group       string `json:"fsGroup,omitempty"`
 	GroupPolicy string `json:"fsGroupChangePolicy,omitempty"`
-	// Size is the size that was asked for.
+	// Size is the requested size.
 	Size string `json:"size,omitempty"`
-	// Options are those of the mount, joined.
+	// Options are the mount options, joined.
 	Options string `json:"options,omitempty"`
 	// ReadOnly says that the filesystem of the mount is read-only.
 	ReadOnly bool `json:"readOnlyFilesystem,omitempty"`
@@ -45,7 +45,7 @@ func numberOf(id *int64) string {
 	return strconv.FormatInt(*id, 10)
 }
 
-// settled returns how the set-up of an intent that has succeeded was made; nil when the next start is to set it up again.
+// settled returns the arguments of the successful set-up of an intent; nil if the next manager must set it up again.
 func (j *Journal) settled(r *Record, intent operationexecutor.Intent, found seenMount) *Settled {
 	if intent.SetUpArgs == nil || found.Unique == 0 || !j.isReusable(intent.Spec) || !j.holdsSpec(r, intent) {
 		return nil
@@ -54,8 +54,8 @@ func (j *Journal) settled(r *Record, intent operationexecutor.Intent, found seen
 	return &s
 }
 
-// holdsSpec reports whether the record holds the spec of an intent, and all of it. The spec on record is that of the volume's
-// first pod; another pod may have been given a later one.
+// holdsSpec reports whether the record has the whole spec of an intent. The spec on record is that of the volume's first pod; another pod
+// may have got a later one.
 func (j *Journal) holdsSpec(r *Record, intent operationexecutor.Intent) bool {
 	public := j.options.Plugins.PublicKeys(intent.PluginName)
 	if !intent.Spec.IsPublic(public) {
@@ -68,7 +68,7 @@ func (j *Journal) holdsSpec(r *Record, intent operationexecutor.Intent) bool {
 	return err == nil && slices.Equal(spec, r.Spec)
 }
 
-// settle enters how the set-up of an intent was made, and reports whether that changed r.
+// settle records the arguments of an intent's set-up, and reports whether that changed r.
 func (r *Record) settle(intent operationexecutor.Intent, s *Settled) bool {
 	p := r.Pods[intent.PodUID]
 	if p == nil || partOf(intent) != partSetUp || equality.Semantic.DeepEqual(p.Settled, s) {
@@ -80,13 +80,13 @@ func (r *Record) settle(intent operationexecutor.Intent, s *Settled) bool {
 	return true
 }
 
-// unsettle says that a set-up is about to be made, or made anew, and reports whether that changed r. A teardown need not say
-// so: until it has unmounted the volume, the set-up is what it was.
+// unsettle removes the arguments before a set-up begins, and reports whether that changed r. A teardown need not do that: until it has
+// unmounted the volume, the set-up is unchanged.
 func (r *Record) unsettle(intent operationexecutor.Intent) bool {
 	return intent.Kind == operationexecutor.OpMount && r.settle(intent, nil)
 }
 
-// isReusable reports whether the plugin of a volume says that the volume needs no set-up after a restart.
+// isReusable reports whether the volume needs no set-up after a restart, by its plugin's answer.
 func (j *Journal) isReusable(spec *volume.Spec) bool {
 	if spec == nil {
 		return false
@@ -95,16 +95,16 @@ func (j *Journal) isReusable(spec *volume.Spec) bool {
 	return yes && err == nil
 }
 
-// WasMadeWith reports whether a set-up that has succeeded was made with the same arguments.
+// WasMadeWith reports whether a successful set-up had the same arguments.
 func (s *SetUp) WasMadeWith(args volume.MounterArgs) bool {
 	return s.Settled != nil && settledOf(args, seenMount{options: s.Settled.Options, readOnly: s.Settled.ReadOnly}) == *s.Settled
 }
 
-// lookTimeout bounds the look at the mount of a record.
+// lookTimeout bounds the lookup of the mount of a record.
 const lookTimeout = 10 * time.Second
 
-// IsMounted reports whether the mount of a set-up that has succeeded is the uppermost one at its path, with the options that it had.
-// It must have an id that no other mount ever gets.
+// IsMounted reports whether the mount of a successful set-up is the uppermost one at its path and has the same options. The mount must have
+// an id that no other mount ever gets.
 func (j *Journal) IsMounted(ctx context.Context, known *SetUp) bool {
 	if j.options.Mounts == nil || known.Settled == nil || known.Mount.Unique == 0 {
 		return false
