@@ -28,6 +28,25 @@ export GORACE="${GORACE:-} atexit_sleep_ms=0"
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0
 GIT_CONFIG_VALUE_0=$(pwd -P)
 
+# What tests write need outlive nothing, and on a disk they wait more than they compute. So root, with 12 GiB of memory
+# free, gets a tmpfs as temporary directory, in a mount namespace that ends with this run. What outlives it, the logs of
+# failures, lies beside it, in $disk; so does what an ordinary user's tests write, and the disk is tested, too.
+in_memory() {
+  disk=${TMPDIR:-/tmp}
+  if [ -n "${VOLUMEKIT_MEMORY:-}" ]; then
+    export TMPDIR=$VOLUMEKIT_MEMORY
+    unset VOLUMEKIT_MEMORY
+    mount -t tmpfs -o mode=1777 tmpfs "$TMPDIR"
+    trap 'umount -l "$TMPDIR" && rmdir "$TMPDIR"' EXIT
+    return
+  fi
+  [ "$(id -u)" = 0 ] && [ "$(stat -f -c %T "$disk")" != tmpfs ] || return 0
+  [ "$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)" -gt $((12 << 20)) ] || return 0
+  unshare --mount sh -c 'mount --make-rprivate / && mount -t tmpfs tmpfs /mnt' 2>/dev/null || return 0
+  VOLUMEKIT_MEMORY=$(mktemp -d -p "$disk" vk-XXXXXX) exec unshare --mount --propagation private ./test.sh "$@"
+}
+in_memory "$@"
+
 step() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 fail() { printf 'test.sh: %s\n' "$*" >&2; exit 1; }
 
@@ -227,7 +246,7 @@ show_tests() {
 run_tests() {
   step "go test $*"
   local log status=0
-  log=$(mktemp)
+  log=$(mktemp -p "$disk")
   go test -v -vet=off -timeout 8m "$@" >"$log" 2>&1 || status=$?
   show_tests "$log"
   [ $status = 0 ] || fail "tests failed; everything they printed is in $log"
@@ -245,7 +264,7 @@ run_tests_as_user() {
   [ "$(id -u)" = 0 ] || return 0
   step "go test as an ordinary user"
   local copy status=0
-  copy=$(mktemp -d)
+  copy=$(mktemp -d -p "$disk")
   git ls-files -z | tar --null -T - -cf - | tar -C "$copy" -xf -
   mkdir -m 1777 "$copy/.tmp"
   cat >"$copy/.run" <<EOF
@@ -307,7 +326,7 @@ run_guest() {
 besides=()
 beside() {
   local log
-  log=$(mktemp)
+  log=$(mktemp -p "$disk")
   "$@" >"$log" 2>&1 &
   besides+=("$! $log")
 }

@@ -59,6 +59,7 @@ func TestWithoutToolsAVolumeThatIsThereIsProvisionedAndStaged(t *testing.T) {
 // A check that is killed then takes a person, who would know nothing of it.
 func TestACheckIsMadeWhereItsSuperblockCannotBeKeptAndThatIsTold(t *testing.T) {
 	n := newNode(t)
+	n.over("ext4") // It bounds the attributes of a file; a tmpfs does not.
 	spec := n.provision("pv")
 	fillAttributes(t, n.image("pv"))
 	var log bytes.Buffer
