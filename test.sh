@@ -11,10 +11,10 @@
 #   ./test.sh modules      only the modules of their own: the bridges, and the examples of a plugin and of a cluster
 #   ./test.sh soak         ten minutes of load, ten of a cluster whose processes are killed, the agent of
 #                          examples/orchestrator killed at every step and with every failed call, CSI drivers, their
-#                          agents and a Docker driver likewise, 100 pods on containerd, and the simulation for as long as it takes: a million
-#                          seeds, schedules of depth 6
+#                          agents and a Docker driver likewise, 100 pods on containerd, the simulation for as long as it takes: a million
+#                          seeds, schedules of depth 6; and each fuzz target for two minutes
 #   ./test.sh guest        only the tests of NFS and of the device mapper, on a kernel that has them, in a guest; as root
-#   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s); fuzz PACKAGE... those of some packages
+#   ./test.sh fuzz         only the fuzz targets, each for FUZZTIME (20s; 10s as a part of all); fuzz PACKAGE... those of some packages
 #   ./test.sh PACKAGE...   only the tests of those packages
 #
 # With CI=true a test that is skipped is a failure.
@@ -29,21 +29,21 @@ export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0
 GIT_CONFIG_VALUE_0=$(pwd -P)
 
 # What tests write need outlive nothing, and on a disk they wait more than they compute. So root, with 12 GiB of memory
-# free, gets a tmpfs as temporary directory, in a mount namespace that ends with this run. What outlives it, the logs of
-# failures, lies beside it, in $disk; so does what an ordinary user's tests write, and the disk is tested, too.
+# free, gets a tmpfs as temporary directory: on /srv, a path as short as /tmp for the sockets below it, in a mount namespace
+# that ends with this run. What outlives it, the logs of failures, lies in $disk; so does what an ordinary user's tests write,
+# and the disk is tested, too.
+disk=${TMPDIR:-/tmp}
 in_memory() {
-  disk=${TMPDIR:-/tmp}
   if [ -n "${VOLUMEKIT_MEMORY:-}" ]; then
-    export TMPDIR=$VOLUMEKIT_MEMORY
+    mount -t tmpfs -o mode=1777 tmpfs /srv
+    export TMPDIR=/srv
     unset VOLUMEKIT_MEMORY
-    mount -t tmpfs -o mode=1777 tmpfs "$TMPDIR"
-    trap 'umount -l "$TMPDIR" && rmdir "$TMPDIR"' EXIT
     return
   fi
-  [ "$(id -u)" = 0 ] && [ "$(stat -f -c %T "$disk")" != tmpfs ] || return 0
+  [ "$(id -u)" = 0 ] && [ "$(stat -f -c %T "$disk")" != tmpfs ] && [ -d /srv ] && [[ $PWD/ != /srv/* ]] || return 0
   [ "$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)" -gt $((12 << 20)) ] || return 0
-  unshare --mount sh -c 'mount --make-rprivate / && mount -t tmpfs tmpfs /mnt' 2>/dev/null || return 0
-  VOLUMEKIT_MEMORY=$(mktemp -d -p "$disk" vk-XXXXXX) exec unshare --mount --propagation private ./test.sh "$@"
+  unshare --mount --propagation private mount -t tmpfs tmpfs /srv 2>/dev/null || return 0
+  VOLUMEKIT_MEMORY=1 exec unshare --mount --propagation private ./test.sh "$@"
 }
 in_memory "$@"
 
@@ -138,27 +138,21 @@ files_of() {
   GOOS=${1%/*} GOARCH=${1#*/} CGO_ENABLED=0 go list -f '{{.ImportPath}} {{.GoFiles}} {{.TestGoFiles}} {{.XTestGoFiles}}' ./...
 }
 
-# go vet would compile all that is imported once more for each platform, and no other step uses that. The command of tools/
-# compiles nothing; it may need a newer Go than the library does.
-vet_others() {
-  local target
-  if (cd tools && go list -m >/dev/null 2>&1); then
-    (cd tools && go run ./platforms "$@")
-    return
-  fi
-  for target; do
-    echo "$target"
-    GOOS=${target%/*} GOARCH=${target#*/} CGO_ENABLED=0 go vet -gcflags="all=-N -l" ./...
-  done
-}
-
-# Of each other system one architecture is vetted; the second must consist of the same files.
+# Of each other system one architecture is vetted; the second must consist of the same files. What runs in a guest has tags.
+# go vet would compile all that is imported once more for each platform, and no other step uses that: the command of tools/
+# compiles nothing. It may need a newer Go than the library does. What is compiled here the linters have vetted, if they ran.
 check_vet() {
   step "go vet, here and for the other platforms"
-  go vet ./...
-  go vet -tags dmguest,nfsguest,uml ./volumemanager ./plugins/nfs ./volume/usage # what runs in a guest
-  vet_others linux/arm64 darwin/arm64 windows/amd64
-  local target
+  [ -n "$linted" ] || go vet ./...
+  local target others=(linux/arm64 darwin/arm64 windows/amd64)
+  if (cd tools && go list -m >/dev/null 2>&1); then
+    (cd tools && go run ./platforms -tags dmguest,nfsguest,uml "${others[@]}" && go run ./platforms -root ../bridge/csi -tags csidriver,nfsguest linux/amd64)
+  else
+    for target in "${others[@]}"; do
+      echo "$target"
+      GOOS=${target%/*} GOARCH=${target#*/} CGO_ENABLED=0 go vet -tags dmguest,nfsguest,uml -gcflags="all=-N -l" ./...
+    done
+  fi
   for target in darwin windows; do
     diff <(files_of $target/amd64) <(files_of $target/arm64) || fail "$target differs by architecture: vet both"
   done
@@ -166,6 +160,9 @@ check_vet() {
 
 # Modules of their own, as a user's are: what they need is no burden of the library.
 modules=(examples/plugin bridge/csi bridge/etcd bridge/kube bridge/kube/snapshottest bridge/prometheus bridge/prometheus/rules bridge/otel bridge/inspect/browsertest controller/snapshot examples/cluster examples/csidriver examples/containerd tools)
+
+# linted is set when the linters have run, go vet's among them.
+linted=
 
 # What was released and is gone breaks users' programs.
 check_api() {
@@ -192,6 +189,7 @@ check_lint() {
   for module in . "${modules[@]}"; do
     (cd "$module" && GOGC=400 GOMEMLIMIT=4GiB "$linter" run ./...) # a quarter less time, for more memory
   done
+  linted=1
 }
 
 # The database changes while the code does not, so this fails no ordinary run.
@@ -281,44 +279,49 @@ EOF
 }
 
 # The machine's kernel may have no NFS; a User-mode Linux guest has it, and is an older one, on which the mount layer is tested
-# too. Its root is the machine's, read-only; what its tests write is in its memory.
-run_guest() {
+# too. Its root is the machine's, read-only; what its tests write is in its memory. What it runs is built before, since two
+# builds side by side would compile the same.
+guest=
+build_guest() {
   if [ "$(id -u)" != 0 ] || ! command -v linux.uml >/dev/null 2>&1; then
     [ "${CI:-}" != true ] || fail "CI needs root and user-mode-linux for the guest"
     echo "test.sh: missing: root and user-mode-linux: the tests of NFS are not run"
     return 0
   fi
-  step "tests of NFS, of the device mapper and of mounts on an older kernel, in a guest"
-  local dir status=0
+  step "build for the guest"
   # The guest has a /tmp of its own and gets this directory as /run/guest; it needs nothing of the
   # checkout, wherever that lies. Its name stands on a kernel's command line and has no blank.
-  dir=$(mktemp -d /tmp/guest-XXXXXX)
-  chmod 755 "$dir"
-  cp internal/guest/init.sh "$dir/init"
-  chmod 755 "$dir/init"
-  go vet -tags nfsguest ./plugins/nfs
-  go test -c -tags nfsguest -o "$dir/nfs.test" ./plugins/nfs
-  go test -c -vet=off -o "$dir/mount.test" ./mount
-  go test -c -vet=off -o "$dir/volumetest.test" ./volume/volumetest
-  go test -c -tags dmguest -o "$dir/dm.test" ./volumemanager
-  (cd bridge/csi && go vet -tags nfsguest ./csiserver && go test -c -tags nfsguest -o "$dir/csi.test" ./csiserver)
-  # The guest's kernel gives back less of a processor's state than one with AMX has, which ptrace(2) refuses.
-  local preload=
+  guest=$(mktemp -d /tmp/guest-XXXXXX)
+  chmod 755 "$guest"
+  cp internal/guest/init.sh "$guest/init"
+  chmod 755 "$guest/init"
+  go test -c -vet=off -tags nfsguest -o "$guest/nfs.test" ./plugins/nfs
+  go test -c -vet=off -o "$guest/mount.test" ./mount
+  go test -c -vet=off -o "$guest/volumetest.test" ./volume/volumetest
+  go test -c -vet=off -tags dmguest -o "$guest/dm.test" ./volumemanager
+  (cd bridge/csi && go test -c -vet=off -tags nfsguest -o "$guest/csi.test" ./csiserver)
   if grep -qw amx_tile /proc/cpuinfo; then
-    preload=$dir/xstate.so
-    gcc -shared -fPIC -O1 -o "$preload" internal/guest/xstate.c
+    gcc -shared -fPIC -O1 -o "$guest/xstate.so" internal/guest/xstate.c
   fi
+}
+
+run_guest() {
+  [ -n "$guest" ] || return 0
+  step "tests of NFS, of the device mapper and of mounts on an older kernel, in a guest"
+  local preload= status=0
+  # The guest's kernel gives back less of a processor's state than one with AMX has, which ptrace(2) refuses.
+  [ ! -e "$guest/xstate.so" ] || preload=$guest/xstate.so
   {
     echo "/run/guest/nfs.test -test.timeout 25m"
     echo "/run/guest/mount.test -test.timeout 5m -test.run '^TestSuite$'"
     echo "/run/guest/volumetest.test -test.timeout 12m -test.run OverTheKernel"
     echo "/run/guest/csi.test -test.timeout 5m -test.run '^TestSanityOfNFS\$'"
     echo "/run/guest/dm.test -test.timeout 5m -test.run '^(TestDeviceThatFails|TestSuspendedDevice|TestSlowDevice)'"
-  } >"$dir/run"
-  LD_PRELOAD=$preload timeout -k 5 45m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$dir/init" \
-    VOLUMEKIT_GUEST="$dir" CI="${CI:-}" con=null con0=fd:0,fd:1 quiet </dev/null >"$dir/log" 2>&1 || status=$?
-  grep -q '^guest: passed' "$dir/log" || { cat "$dir/log"; status=1; }
-  rm -r "$dir"
+  } >"$guest/run"
+  LD_PRELOAD=$preload timeout -k 5 45m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$guest/init" \
+    VOLUMEKIT_GUEST="$guest" CI="${CI:-}" con=null con0=fd:0,fd:1 quiet </dev/null >"$guest/log" 2>&1 || status=$?
+  grep -q '^guest: passed' "$guest/log" || { cat "$guest/log"; status=1; }
+  rm -r "$guest"
   [ $status = 0 ] || fail "tests failed in the guest"
 }
 
@@ -463,8 +466,9 @@ run_modules() {
   export CLUSTER_CHURN=${CLUSTER_CHURN:-$1}
   local module
   for module in "${modules[@]}"; do
-    step "go vet and go test, in $module"
-    (cd "$module" && go vet ./... && run_tests -count=1 -timeout "$2" ./...)
+    step "go test, in $module"
+    [ -n "$linted" ] || (cd "$module" && go vet ./...)
+    (cd "$module" && run_tests -count=1 -timeout "$2" ./...)
   done
 }
 
@@ -474,25 +478,26 @@ case "${1:-all}" in
 all)
   check_format
   check_modules
+  build_guest
   beside run_guest
-  check_vet
   check_lint
+  check_vet
   check_api
   run_tests $(race_flag) -shuffle=on ./...
   beside run_load 40s 5m
   beside run_cycles
-  run_simulation 20000 4 300 5m
+  run_simulation 10000 4 300 10m
   beside run_modules 1m 6m
   run_tests_as_user
   await_besides
-  run_fuzz ./...
+  FUZZTIME=${FUZZTIME:-10s} run_fuzz ./...
   run_quickstart
   step "all passed"
   ;;
 lint) check_lint ;;
 api) check_api ;;
 vulnerabilities) check_vulnerabilities ;;
-simulation) run_simulation 20000 4 300 5m ;;
+simulation) run_simulation 20000 4 300 10m ;;
 load) run_load 1m 5m ;;
 soak)
   run_load 10m 0
@@ -502,8 +507,9 @@ soak)
   run_docker
   run_containerd
   run_simulation 1000000 6 10000 0
+  FUZZTIME=${FUZZTIME:-2m} run_fuzz ./...
   ;;
-guest) run_guest ;;
+guest) build_guest; run_guest ;;
 modules) run_modules 1m 6m ;;
 fuzz) shift && run_fuzz "${@:-./...}" ;;
 *) run_tests $(race_flag) "$@" ;;

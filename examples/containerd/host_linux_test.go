@@ -73,7 +73,6 @@ func newHost(t testing.TB) *host {
 	h := &host{t: t, dir: dir, namespace: namespace, program: filepath.Join(dir, "containerd-agent")}
 	t.Cleanup(h.close)
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", h.program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.NoError(t, errors.Join(os.Mkdir(h.path("manifests"), 0o700), os.Mkdir(h.path("c"), 0o711)))

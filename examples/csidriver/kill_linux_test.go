@@ -48,7 +48,6 @@ func build(t *testing.T) programs {
 	dir := t.TempDir()
 	for _, pkg := range []string{".", "github.com/volumekit/volumekit/internal/faultrun/become"} {
 		command := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", dir+"/", pkg)
-		command.Env = append(os.Environ(), "CGO_ENABLED=0")
 		out, err := command.CombinedOutput()
 		require.NoError(t, err, string(out))
 	}

@@ -90,7 +90,7 @@ func buildTests(t *testing.T) programs {
 		{"build", "-buildvcs=false", "-o", p.second, "../../internal/faultrun/become"},
 	} {
 		command := exec.CommandContext(t.Context(), "go", args...)
-		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		command.Env = append(os.Environ(), "GOFLAGS=")
 		out, err := command.CombinedOutput()
 		require.NoError(t, err, string(out))
 	}

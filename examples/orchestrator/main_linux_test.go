@@ -34,7 +34,6 @@ func build(t *testing.T) programs {
 	mounttest.RequireRoot(t)
 	dir := t.TempDir()
 	command := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", dir, ".", "../../internal/faultrun/become")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0") // They start faster.
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return programs{agent: filepath.Join(dir, "orchestrator"), second: filepath.Join(dir, "become")}

@@ -1,8 +1,9 @@
-// Command platforms vets a module for other platforms, its tests included, and fails if it finds anything. Unlike go vet it
+// Command platforms vets a module for platforms and build tags, its tests included, and fails if it finds anything. Unlike go vet it
 // compiles nothing: it reads the types of all imported packages from their source. It does not look into functions of other
 // modules. Run it in tools/:
 //
 //	go run ./platforms linux/arm64 windows/amd64
+//	go run ./platforms -root ../bridge/csi -tags nfsguest linux/amd64
 package main
 
 import (
@@ -19,13 +20,15 @@ import (
 )
 
 func main() {
-	root := flag.String("root", "..", "the directory of the module")
+	var m module
+	flag.StringVar(&m.dir, "root", "..", "the directory of the module")
+	flag.StringVar(&m.tags, "tags", "", "build tags, with commas between them")
 	flag.Parse()
 	debug.SetGCPercent(400) // It needs 2 GB so, and a third less time.
 	failed := false
 	for _, platform := range flag.Args() {
 		fmt.Println(platform)
-		if err := check(os.Stderr, *root, platform); err != nil {
+		if err := m.check(os.Stderr, platform); err != nil {
 			fmt.Fprintf(os.Stderr, "platforms: %s: %v\n", platform, err)
 			failed = true
 		}
@@ -35,17 +38,21 @@ func main() {
 	}
 }
 
-// check prints what is wrong on platform, "GOOS/GOARCH", in the module that lies in dir.
-func check(w io.Writer, dir, platform string) error {
+// module is what is vetted.
+type module struct{ dir, tags string }
+
+// check prints what is wrong on platform, "GOOS/GOARCH".
+func (m module) check(w io.Writer, platform string) error {
 	goos, goarch, ok := strings.Cut(platform, "/")
 	if !ok {
 		return fmt.Errorf("a platform is GOOS/GOARCH")
 	}
 	pkgs, err := packages.Load(&packages.Config{
-		Mode:  packages.LoadAllSyntax | packages.NeedModule,
-		Dir:   dir,
-		Env:   append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch, "CGO_ENABLED=0"),
-		Tests: true,
+		Mode:       packages.LoadAllSyntax | packages.NeedModule,
+		Dir:        m.dir,
+		Env:        append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch, "CGO_ENABLED=0"),
+		BuildFlags: []string{"-tags=" + m.tags},
+		Tests:      true,
 	}, "./...")
 	if err != nil {
 		return fmt.Errorf("loading the packages: %w", err)
