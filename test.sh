@@ -183,7 +183,7 @@ check_lint() {
   mkdir -p "$(dirname "$linter")"
   if ! go version -m "$linter" 2>/dev/null | grep -q "golangci-lint/v2[[:space:]]$wanted"; then
     # Installed by its module path, so that the binary says which version it is.
-    (cd tools && go build -o "$linter" github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+    (cd tools && GOGC=400 go build -ldflags='-s -w' -o "$linter" github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
   fi
   local module
   for module in . "${modules[@]}"; do
