@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volumekit/volumekit/bridge/csi/csiserver"
 	"github.com/volumekit/volumekit/fake"
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/mount/mounttest"
@@ -33,15 +34,47 @@ func fill(t *testing.T, dir string) (free func()) {
 	return func() { require.NoError(t, os.Remove(path)) }
 }
 
-// On a full disk of records nothing is begun that could not be recorded. What is on record can be ended there, and the calls after it are whole.
-func TestFullDisksOfRecords(t *testing.T) {
-	mounttest.RequireMounts(t)
+// onSmallDisks returns options whose directories of records are small filesystems.
+func onSmallDisks(t *testing.T) csiserver.Options {
+	t.Helper()
 	options := optionsIn(t.TempDir())
 	for _, dir := range []string{options.StateDir, options.RuntimeDir} {
 		require.NoError(t, os.Mkdir(dir, 0o700))
 		require.NoError(t, unix.Mount("records", dir, "tmpfs", 0, "size=256k,mode=700"))
 		t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	}
+	return options
+}
+
+// Volumes are unpublished, unstaged, detached and deleted on a disk that is full.
+func TestVolumesEndOnFullDisks(t *testing.T) {
+	mounttest.RequireMounts(t)
+	options := onSmallDisks(t)
+	c, plugin := faked(t, options)
+	var all []*caller
+	for i := range 10 {
+		own := &caller{driver: c.driver, capability: c.capability, staging: "/staging"}
+		require.NoError(t, own.create(t.Context(), numbered(i)))
+		require.NoError(t, own.attach(t.Context()))
+		require.NoError(t, own.stage(t.Context()))
+		require.NoError(t, own.publish(t.Context(), "/target/"+numbered(i)))
+		all = append(all, own)
+	}
+	fill(t, options.StateDir)
+	fill(t, options.RuntimeDir)
+	for i, own := range all {
+		require.NoError(t, own.unpublish(t.Context(), "/target/"+numbered(i)))
+		require.NoError(t, own.unstage(t.Context()))
+		require.NoError(t, own.detach(t.Context()))
+		require.NoError(t, own.delete(t.Context()))
+	}
+	assert.Empty(t, plugin.Backend().Handles())
+}
+
+// On a full disk of records nothing is begun that could not be recorded. What is on record can be ended there, and the calls after it are whole.
+func TestFullDisksOfRecords(t *testing.T) {
+	mounttest.RequireMounts(t)
+	options := onSmallDisks(t)
 	c, plugin := faked(t, options)
 	require.NoError(t, c.create(t.Context(), "old"))
 	require.NoError(t, c.attach(t.Context()))
