@@ -333,7 +333,14 @@ func (m *machine) end(t *testing.T, whole *machine) {
 	if m == whole {
 		m.seen["files"] = slices.Clone(files)
 	}
-	assert.Empty(t, slices.DeleteFunc(files, func(file string) bool { return slices.Contains(whole.seen["files"], file) }), "left")
+	assert.Empty(t, slices.DeleteFunc(files, func(file string) bool {
+		return slices.Contains(whole.seen["files"], file) || m.again && isEmptyLog(file)
+	}), "left")
+}
+
+// isEmptyLog reports whether a file is one of a log of records, which has none: a process whose calls fail while it ends leaves it.
+func isEmptyLog(file string) bool {
+	return slices.Contains([]string{"records.log", ".tmp-records.log", "log.record"}, filepath.Base(file))
 }
 
 // ways are those in which processes are killed: at the calls of one of them.
