@@ -275,7 +275,7 @@ func (w *Watch) CheckVisible(ctx context.Context, path string) error {
 }
 
 // errMoved says that a mount was moved.
-var errMoved = errors.New("it was moved")
+var errMoved = fmt.Errorf("moved, or %w", mount.ErrForeign)
 
 // displaced returns an error if a mount of the manager exists but is not seen at its path: another mount hides it, or it was
 // moved.
@@ -288,8 +288,8 @@ func displaced(ctx context.Context, kernel mountLooker, own *Mount) error {
 	case err != nil:
 		return nil //nolint:nilerr // It was unmounted.
 	case found.Path != own.path:
-		return fmt.Errorf("what was mounted at %q is at %q now: another program has moved it, or a directory above it: move it back: %w: %w",
-			own.path, found.Path, errMoved, mount.ErrForeign)
+		return fmt.Errorf("what was mounted at %q is at %q now: another program has moved it, or a directory above it: move it back: %w",
+			own.path, found.Path, errMoved)
 	}
 	return fmt.Errorf("what is mounted at %q is hidden: another program has mounted above it; it was left alone: unmount that: %w", own.path, mount.ErrForeign)
 }
