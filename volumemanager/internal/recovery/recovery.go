@@ -176,7 +176,7 @@ func (r *Recovery) Reused() uint64 { return r.reused.Load() }
 // plugin method that does I/O, and touches no mount. If it fails, the records are not locked.
 func (r *Recovery) Read(ctx context.Context) error {
 	if r.options.Journal == nil {
-		r.endRead()
+		r.endRead() //nolint:contextcheck // The removal of empty directories has no context.
 		return nil
 	}
 	if err := r.options.Journal.Open(); err != nil {
@@ -185,7 +185,7 @@ func (r *Recovery) Read(ctx context.Context) error {
 	if err := r.readRecords(ctx); err != nil {
 		return errors.Join(err, r.options.Journal.Close(ctx))
 	}
-	r.endRead()
+	r.endRead() //nolint:contextcheck // The removal of empty directories has no context.
 	close(r.read)
 	if !r.options.Journal.HasMarks() || !r.mustRebuild() {
 		r.endRebuild()
