@@ -176,6 +176,17 @@ func (a *attachments) of(at attachment) (attachmentFacts, bool) {
 	return known, ok
 }
 
+// forgetEarlierID forgets the id of a node if it is not its current one and the volume is known not to be attached: Attach then
+// uses the current id. A call may be attaching the volume with the current id, so that one stays.
+func (a *attachments) forgetEarlierID(at attachment, current string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f, known := a.made[at]; known && current != "" && f.nodeID != current {
+		f.nodeID = ""
+		a.made[at] = f
+	}
+}
+
 // owners returns the nodes of the ids that are known.
 func (a *attachments) owners() map[string]types.NodeName {
 	a.mu.Lock()
@@ -331,8 +342,12 @@ func (p *Plugin) BulkVerifyVolumes(
 				return nil, err
 			}
 			attached, known := p.verify(src, node, current[node], nodes)
-			if attached || known && reported && areOthers(nodes, node, owners) {
-				answer[node][name] = attached
+			switch {
+			case attached:
+				answer[node][name] = true
+			case known && reported && areOthers(nodes, node, owners):
+				answer[node][name] = false
+				p.attached.forgetEarlierID(attachment{src.csi.VolumeHandle, node}, current[node])
 			}
 		}
 	}

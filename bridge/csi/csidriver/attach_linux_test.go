@@ -373,3 +373,26 @@ func TestAnAttachmentKeepsTheIDOfItsNode(t *testing.T) {
 	_, err = n.plugin.attach(t, n.spec, "node-2")
 	require.ErrorIs(t, err, volume.ErrInUse, "a refusal says nothing of an earlier call")
 }
+
+// The driver itself took a volume off a node, which has another id since. The list says so, and the volume is attached with the new id.
+func TestAnEarlierIDIsForgottenWithTheAttachment(t *testing.T) {
+	nodes := changingNodes{"node-2": "id-1"}
+	n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Nodes = nodes })
+	_, err := n.plugin.attach(t, n.spec, "node-2")
+	require.NoError(t, err)
+	s, err := n.plugin.client.session(t.Context())
+	require.NoError(t, err)
+	_, err = csi.NewControllerClient(s.conn).ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{
+		VolumeId: n.spec.PersistentVolume.Spec.CSI.VolumeHandle, NodeId: "id-1",
+	})
+	require.NoError(t, err)
+	nodes["node-2"] = "id-2"
+	_, err = n.plugin.attach(t, n.spec, "node-2")
+	require.ErrorIs(t, err, volume.ErrInUse, "it is not known yet")
+	answer, err := n.plugin.BulkVerifyVolumes(t.Context(), map[types.NodeName]map[v1.UniqueVolumeName]*volume.Spec{"node-2": {"name": n.spec}})
+	require.NoError(t, err)
+	assert.Equal(t, map[v1.UniqueVolumeName]bool{"name": false}, answer["node-2"])
+	_, err = n.plugin.attach(t, n.spec, "node-2")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"id-2"}, n.Volumes()[0].Nodes)
+}
