@@ -27,7 +27,7 @@ func main() {
 	debug.SetGCPercent(400) // It needs 2 GB so, and a third less time.
 	failed := false
 	for _, platform := range flag.Args() {
-		fmt.Println(platform)
+		_, _ = fmt.Fprintln(os.Stdout, platform)
 		if err := m.check(os.Stderr, platform); err != nil {
 			fmt.Fprintf(os.Stderr, "platforms: %s: %v\n", platform, err)
 			failed = true
