@@ -260,7 +260,7 @@ func (s *publisher) unlinkDevice(ctx context.Context, p publication) error {
 	dir := filepath.Dir(s.deviceLink(p))
 	links, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		err = nil // A server that was killed may have left the directories above.
 	}
 	for _, link := range links {
 		if removing := os.Remove(filepath.Join(dir, link.Name())); !errors.Is(removing, os.ErrNotExist) {
