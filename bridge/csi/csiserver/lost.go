@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -160,18 +161,37 @@ func (s *stager) tearDownUnrecorded(ctx context.Context, id string, a attachment
 	if err != nil {
 		return nil //nolint:nilerr // The plugin has no such device.
 	}
-	links, err := filepath.Glob(deviceLink(s.resolved, "*", element(id), s.runtime.boot))
+	link, err := s.linkOfDevice(id)
 	if err != nil {
 		return err
 	}
-	if len(links) > 0 {
-		return status.Errorf(codes.FailedPrecondition, "volume %s has no record in RuntimeDir, and its device is published by %q: unpublish it first", volume.Quote(id), links[0])
+	if link != "" {
+		return status.Errorf(codes.FailedPrecondition, "volume %s has no record in RuntimeDir, and its device is published by %q: unpublish it first", volume.Quote(id), link)
 	}
 	unmapper, err := plugin.NewBlockVolumeUnmapper(spec.Name(), "")
 	if err != nil {
 		return err
 	}
 	return tearDownBlock(ctx, unmapper, spec, a.Device)
+}
+
+// linkOfDevice returns the link of a device of a volume that was published in this boot; empty if there is none.
+func (s *stager) linkOfDevice(id string) (string, error) {
+	pods, err := os.ReadDir(s.host.GetPodsDir())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	for _, pod := range pods {
+		link := deviceLink(s.resolved, types.UID(pod.Name()), element(id), s.runtime.boot)
+		_, err := os.Lstat(link)
+		if err == nil {
+			return link, nil
+		}
+		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return "", err
+		}
+	}
+	return "", nil
 }
 
 func (s *stager) unmountUnrecorded(ctx context.Context, st staging) error {

@@ -219,6 +219,7 @@ func TestAForeignDeviceIsLeft(t *testing.T) {
 // A device that the plugin has set up is torn down without a record too, and not below its users.
 func TestALostDeviceIsTornDown(t *testing.T) {
 	options := optionsIn(t.TempDir())
+	options.RootDir += "[a-z]*" // A path is not a pattern.
 	mounter := fake.NewMounter(fake.MounterOptions{})
 	plugin := fake.NewPlugin(fake.PluginOptions{Mounter: mounter})
 	options.Mounter = mounter
