@@ -225,3 +225,34 @@ func TestASetUpThatWaitsForItsPathEndsLikeOthers(t *testing.T) {
 	r.queueWaitingForPath("web")
 	assert.True(t, takeMarks(r, name), "it is planned when the other volume has gone")
 }
+
+// pathRead is pathTaken whose read of a path is the moment for something else.
+type pathRead struct {
+	pathTaken
+	during func()
+}
+
+func (p pathRead) VolumesOfPodNamed(pod volume.UniquePodName, plugin, inner string) []v1.UniqueVolumeName {
+	p.during()
+	return p.pathTaken.VolumesOfPodNamed(pod, plugin, inner)
+}
+
+// TestATeardownThatFoundASetUpAtItsPathIsTriedAgain: a set-up is entered, and finds the first volume at its path. Between the
+// two, the teardown of the first volume finds the set-up running. One of them has to go on, or the pod waits for ever.
+func TestATeardownThatFoundASetUpAtItsPathIsTriedAgain(t *testing.T) {
+	const name, other = v1.UniqueVolumeName("example.com/plugin/new"), v1.UniqueVolumeName("example.com/plugin/old")
+	r, _, actual := newTestReconciler(t, testPods{use: map[podvolume.Key]bool{{Volume: name, Pod: "web"}: true}})
+	spec := volume.NewSpecFromVolume(&v1.Volume{Name: "data"})
+	setUp := &view{name: name, wanted: []operationexecutor.VolumeToMount{{PodName: "web", PluginName: "example.com/plugin", VolumeSpec: spec}}}
+	setUp.inputs.pods = []podView{{name: "web", wanted: true}}
+	tearDown := &view{name: other}
+	mounted := operationexecutor.MountedVolume{PodName: "web", PluginName: "example.com/plugin", InnerVolumeSpecName: "data"}
+	tearDown.actual.Mounts = []cache.MountedVolume{{MountedVolume: mounted}}
+	r.Actual = pathRead{pathTaken{ActualState: actual, by: other}, func() {
+		assert.Nil(t, r.enter(tearDown, action{verb: verbUnmount, pod: "web"}), "the set-up has the path")
+	}}
+	assert.Nil(t, r.enter(setUp, action{verb: verbMount, pod: "web"}))
+	assert.Contains(t, r.queue.volumes, other, "the teardown is planned again")
+	assert.NotContains(t, r.queue.volumes, name, "the set-up waits for the end of the teardown")
+	assert.NotNil(t, r.enter(tearDown, action{verb: verbUnmount, pod: "web"}))
+}

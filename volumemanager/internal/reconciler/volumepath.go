@@ -60,27 +60,39 @@ func (r *Reconciler) awaitPath(op *operation) {
 }
 
 // otherVolumeAtPath returns another volume that is, or may be, set up at the path of a running set-up. If there is one, the
-// set-up is taken out, and its volume keeps waiting for the path.
+// set-up is taken out, and its volume keeps waiting for the path. A teardown of the other volume may have found the set-up
+// running and waits for the path, too: it is queued again.
 func (r *Reconciler) otherVolumeAtPath(op *operation) (by v1.UniqueVolumeName) {
 	if op.kind != operationexecutor.OpMount {
 		return ""
 	}
-	for _, name := range r.Actual.VolumesOfPodNamed(op.pod, op.path.plugin, op.path.inner) {
-		if name != op.volume {
-			by = name
+	others := slices.DeleteFunc(r.Actual.VolumesOfPodNamed(op.pod, op.path.plugin, op.path.inner),
+		func(name v1.UniqueVolumeName) bool { return name == op.volume })
+	if len(others) == 0 {
+		r.takeWaiting(op.pod, op.volume)
+		return ""
+	}
+	r.removeRunning(op)
+	for _, name := range others {
+		if r.takeWaiting(op.pod, name) {
+			r.queue.Add(podvolume.Key{Volume: name, Pod: op.pod})
 		}
 	}
+	return others[0]
+}
+
+// takeWaiting takes a volume out of those that wait for a path of a pod. It reports whether the volume was among them.
+func (r *Reconciler) takeWaiting(pod volume.UniquePodName, name v1.UniqueVolumeName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if by != "" {
-		r.running = r.running.without(op)
-		return by
+	i := slices.Index(r.waiting[pod], name)
+	if i < 0 {
+		return false
 	}
-	waiting := slices.DeleteFunc(r.waiting[op.pod], func(name v1.UniqueVolumeName) bool { return name == op.volume })
-	if r.waiting[op.pod] = waiting; len(waiting) == 0 {
-		delete(r.waiting, op.pod)
+	if r.waiting[pod] = slices.Delete(r.waiting[pod], i, i+1); len(r.waiting[pod]) == 0 {
+		delete(r.waiting, pod)
 	}
-	return ""
+	return true
 }
 
 // failUsedPath notes that a volume waits for the one that has its path.
