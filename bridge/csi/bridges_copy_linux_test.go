@@ -19,7 +19,7 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-// servedAgain returns the controller service of a driver that is a plugin and is served again.
+// servedAgain connects csidriver to fake, serves its plugin with csiserver, and returns a client of that server's controller service.
 func servedAgain(t *testing.T, fake *fakedriver.Driver) csi.ControllerClient {
 	t.Helper()
 	dir := shortDir(t)
@@ -46,8 +46,8 @@ func servedAgain(t *testing.T, fake *fakedriver.Driver) csi.ControllerClient {
 	return csi.NewControllerClient(connection)
 }
 
-// A copy whose answer was lost, and whose source is gone since, ends through both bridges: with the volume if the driver has made it, and
-// otherwise with the driver's word that there is none.
+// The answer to a CreateVolume with a source is lost, and the source is deleted. Through both bridges, a repeated call returns the
+// volume if the driver created it, and NotFound if not.
 func TestACopyWhoseSourceIsGoneEndsThroughBothBridges(t *testing.T) {
 	mounttest.RequireMounts(t)
 	for name, made := range map[string]bool{"made": true, "not made": false} {

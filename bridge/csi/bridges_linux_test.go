@@ -30,10 +30,10 @@ import (
 	"github.com/volumekit/volumekit/volume/volumetest"
 )
 
-// serveWord has the test binary serve loop-block in the place of running tests.
+// serveWord is the argument with which the test binary serves a plugin and runs no tests.
 const serveWord = "serve-loop-block"
 
-// What the process serves: loop-block, whose volumes its node or a controller attaches, or host paths, which are not attached.
+// What the process serves: loop-block, whose volumes the node or a controller attaches, or host-path, whose volumes are not attached.
 const (
 	attachOnNode       = "on-node"
 	attachByController = "by-controller"
@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 	mounttest.Main(m)
 }
 
-// serve serves loop-block below dir until it is told to end.
+// serve serves loop-block or host-path below dir until SIGTERM.
 func serve(dir, attach string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -85,11 +85,11 @@ func serve(dir, attach string) error {
 
 func socketOf(dir string) string { return filepath.Join(dir, "csi.sock") }
 
-// serving is what a process has written so far; it tells when it serves.
+// serving has the output of a process. It closes begun when the process logs that it serves.
 type serving struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
-	begun chan struct{} // closed when it serves
+	begun chan struct{}
 }
 
 func (s *serving) Write(p []byte) (int, error) {
@@ -109,7 +109,7 @@ func (s *serving) String() string {
 	return s.text.String()
 }
 
-// shortDir is a directory with a path that a socket has room for.
+// shortDir makes a directory whose path is short enough for a socket's address.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // t.TempDir is too long for a socket.
@@ -118,15 +118,14 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// byName calls every node by its name, as loop-block does.
+// byName returns the name of each node as the driver's id of it, as loop-block does.
 type byName struct{}
 
 func (byName) DriverNode(_ context.Context, driver string, node types.NodeName) (storagev1.CSINodeDriver, error) {
 	return storagev1.CSINodeDriver{Name: driver, NodeID: string(node)}, nil
 }
 
-// served returns a driver that is connected to loop-block, which another process serves, so that what is left open in this process is
-// the driver's.
+// served returns a driver that is connected to loop-block in another process. A descriptor that this process leaks is then the driver's.
 func served(t *testing.T, attach string) *csidriver.Driver {
 	t.Helper()
 	dir := shortDir(t)
@@ -137,7 +136,7 @@ func served(t *testing.T, attach string) *csidriver.Driver {
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
 	t.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGTERM) // It may have failed, which Wait says.
+		_ = command.Process.Signal(syscall.SIGTERM) // Wait reports a process that has ended by itself.
 		assert.NoError(t, <-ended, "%s", output)
 	})
 	select {
@@ -153,11 +152,11 @@ func served(t *testing.T, attach string) *csidriver.Driver {
 	return driver
 }
 
-// notThroughASocket are the rules that loop-block keeps, and that cannot be kept through a driver that stages below a root of its own: it
+// notThroughASocket lists rules that loop-block keeps and a served plugin cannot keep. The server stages below a root of its own and
 // mounts nothing at the staging path of the call, as the specification allows. See decision 0127.
 var notThroughASocket = []string{"S1", "S2", "S5", "S10"}
 
-// A plugin that is served, and driven through its socket, keeps the rules that it keeps without.
+// A plugin that is served and used through its socket keeps the same rules as the plugin itself, except notThroughASocket.
 func TestLoopBlockBehindBothBridges(t *testing.T) {
 	mounttest.RequireRoot(t)
 	driver := served(t, attachOnNode)
@@ -181,8 +180,8 @@ func TestLoopBlockBehindBothBridges(t *testing.T) {
 	}
 }
 
-// A plugin that is served, driven through its socket and served again passes csi-sanity as it does when it is served alone: see
-// csiserver.TestSanityOfLoopBlock for the counts.
+// loop-block is served, used through its socket, and served again. It passes as many specs of csi-sanity as loop-block served once:
+// see csiserver.TestSanityOfLoopBlock.
 func TestSanityThroughBothBridges(t *testing.T) {
 	mounttest.RequireRoot(t)
 	for name, block := range map[string]bool{"filesystems": false, "devices": true} {

@@ -34,16 +34,16 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// fakeWord has the test binary serve the fake driver in the place of running tests.
+// fakeWord is the argument with which the test binary serves the fake driver and runs no tests.
 const fakeWord = "serve-fake"
 
 // What the fake driver does when it publishes.
 const (
-	makesDirectories = "directories" // and answers at once
-	mounts           = "mounts"      // by a bind
+	makesDirectories = "directories" // makes a directory at the target, without a mount
+	mounts           = "mounts"      // makes a bind mount
 )
 
-// serveFake serves the fake driver, with as many volumes as are measured, until it is told to end.
+// serveFake serves the fake driver, with many volumes, until SIGTERM.
 func serveFake(dir, does string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -74,7 +74,7 @@ func serveFake(dir, does string) error {
 	return nil
 }
 
-// many is how many volumes are measured at once.
+// many is the number of volumes in the largest measurement.
 const many = 1000
 
 var costCapability = &csi.VolumeCapability{
@@ -89,7 +89,7 @@ func startFake(b *testing.B, does string) string {
 	return dir
 }
 
-// startServing starts this binary to serve what a word says, and returns its directory and its process.
+// startServing starts this binary with the arguments word and what. It returns the directory of its socket, and its process id.
 func startServing(b *testing.B, word, what string) (dir string, pid int) {
 	b.Helper()
 	dir, err := os.MkdirTemp("", "csi") //nolint:usetesting // The path of a socket must be short.
@@ -99,7 +99,7 @@ func startServing(b *testing.B, word, what string) (dir string, pid int) {
 	command.Stderr = os.Stderr
 	require.NoError(b, command.Start())
 	b.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGTERM) // It may have failed, which Wait says.
+		_ = command.Process.Signal(syscall.SIGTERM) // Wait reports a process that has ended by itself.
 		require.NoError(b, command.Wait())
 	})
 	for {
@@ -110,13 +110,13 @@ func startServing(b *testing.B, word, what string) (dir string, pid int) {
 	}
 }
 
-// node gives volumes to pods, by number.
+// node gives a volume to each of a number of pods, and takes it away.
 type node interface {
 	up(ctx context.Context, pods int) error
 	down(ctx context.Context, pods int) error
 }
 
-// bare is a client that makes the calls of the driver and nothing else, some of them at once.
+// bare makes the calls of the driver, several at once, and does no other work.
 type bare struct {
 	dir    string
 	client csi.NodeClient
@@ -135,7 +135,7 @@ func (n *bare) target(i int) string {
 	return filepath.Join(n.dir, "bare", fmt.Sprint("p", i), "volume")
 }
 
-// each calls do for each number, from 32 goroutines.
+// each calls do once for each pod, from 32 goroutines.
 func each(pods int, do func(i int) error) error {
 	const workers = 32
 	var all sync.WaitGroup
@@ -173,7 +173,7 @@ func (n *bare) down(ctx context.Context, pods int) error {
 // managed is a volume manager over the driver.
 type managed struct{ manager *volumemanager.Manager }
 
-// directories takes a directory at a target for a mount.
+// directories is a mounter that reports every existing path as a mount point.
 type directories struct{ mount.Interface }
 
 func (directories) IsMountPoint(_ context.Context, path string) (bool, error) {
@@ -218,7 +218,7 @@ func newManaged(b *testing.B, dir, does string) node {
 	return &managed{m}
 }
 
-// createVolume makes a claim with its volume.
+// createVolume creates a claim and the PersistentVolume that is bound to it.
 func createVolume(b *testing.B, s store.Store, i int) {
 	b.Helper()
 	name, class := fmt.Sprint("v", i), ""
@@ -276,7 +276,7 @@ func (n *managed) down(ctx context.Context, pods int) error {
 	return n.manager.WaitForNodeEmpty(ctx)
 }
 
-// usage is the processor time and the allocations of this process so far. Those of the driver are its own.
+// usage returns the processor time and the number of allocations of this process, without the driver's process.
 func usage(b *testing.B) (time.Duration, uint64) {
 	b.Helper()
 	var u unix.Rusage
@@ -286,7 +286,7 @@ func usage(b *testing.B) (time.Duration, uint64) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), m.Mallocs
 }
 
-// residentBytes is what a process has in memory.
+// residentBytes returns the resident memory of a process.
 func residentBytes(b *testing.B, pid int) float64 {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -299,8 +299,8 @@ func residentBytes(b *testing.B, pid int) float64 {
 	return kilobytes * 1024
 }
 
-// BenchmarkCSI is what volumes of a CSI driver in another process cost a node, with a client that makes the calls and nothing else, and
-// with a volume manager: per volume from the pod to the mount, and back. Its figures are in docs/benchmarks.md.
+// BenchmarkCSI measures what volumes of a CSI driver in another process cost a node: per volume, from the pod to the mount and back.
+// It compares a bare client with a volume manager. docs/benchmarks.md has the results.
 func BenchmarkCSI(b *testing.B) {
 	mounttest.RequireMounts(b)
 	for _, does := range []string{makesDirectories, mounts} {
@@ -321,7 +321,8 @@ func BenchmarkCSI(b *testing.B) {
 
 func measure(b *testing.B, n node, pods int) {
 	b.Helper()
-	require.NoError(b, errors.Join(n.up(b.Context(), pods), n.down(b.Context(), pods))) // What is made once is made.
+	// The first round makes what later rounds reuse: it is not measured.
+	require.NoError(b, errors.Join(n.up(b.Context(), pods), n.down(b.Context(), pods)))
 	var ready, gone time.Duration
 	time0, mallocs0 := usage(b)
 	for b.Loop() {
@@ -348,7 +349,7 @@ func measure(b *testing.B, n node, pods int) {
 	require.NoError(b, n.down(b.Context(), pods))
 }
 
-// BenchmarkCSIServer is the memory of a process that serves a plugin, with volumes that it made and published, and without.
+// BenchmarkCSIServer measures the memory of a process that serves a plugin: without volumes, and with many published ones.
 func BenchmarkCSIServer(b *testing.B) {
 	mounttest.RequireRoot(b)
 	dir, pid := startServing(b, serveWord, hostPaths)

@@ -12,7 +12,7 @@ import (
 	"github.com/volumekit/volumekit/internal/faultrun"
 )
 
-// failing are the processes whose calls on their records fail, and where the records are.
+// failing returns the processes whose calls on their records fail. The paths of the records contain the strings in about.
 func failing(m *machine) map[string]failure {
 	return map[string]failure{
 		"agent":  {&m.agent, []string{"/records/", "/records\""}},
@@ -20,13 +20,13 @@ func failing(m *machine) map[string]failure {
 	}
 }
 
-// failure is a process, and the parts of paths in the calls that fail.
+// failure restricts the failed calls to those of one process on paths that contain a string of about.
 type failure struct {
 	aim   *aim
 	about []string
 }
 
-// only restricts an aim to calls on records.
+// only restricts the aim to calls on records.
 func (f failure) only() {
 	f.aim.only = func(c faultrun.Call) bool {
 		text := c.String()
@@ -39,15 +39,15 @@ func (f failure) only() {
 	}
 }
 
-// faults are the errors of a disk that is full, broken or read-only, and of a process without descriptors.
+// faults returns the errors of a disk that is full, broken or read-only, and of a process without free descriptors.
 func faults() []unix.Errno { return []unix.Errno{unix.ENOSPC, unix.EIO, unix.EROFS, unix.EMFILE} }
 
-// outage is how many calls fail one after the other in each second life.
+// outage is the number of consecutive calls that fail in every other run; in the rest, one call fails.
 const outage = 5
 
-// TestFailedRecordsLoseNothing: calls on the records of the agent or of the driver fail (open, write, sync, rename, unlink), once or several
-// times in a row, while pods get volumes, write, hand them on, expand them and give them back. The call that could not be recorded is
-// repeated. Each pod reads what the first one has written, nothing is mounted or attached twice, and nothing is left.
+// TestFailedRecordsLoseNothing fails system calls on the records of the agent or of the driver: open, write, sync, rename, unlink.
+// One call fails, or several in a row, while pods use volumes, pass them to the next pod and expand them. The agent repeats what
+// failed. Each pod reads what the first pod wrote. No volume is mounted or attached twice, and nothing is left at the end.
 func TestFailedRecordsLoseNothing(t *testing.T) {
 	programs := build(t)
 	whole := newMachine(t, programs)

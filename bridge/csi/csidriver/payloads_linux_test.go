@@ -13,25 +13,25 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-// span is a key of contexts.
+// span is the key of a value of a context.
 type span struct{}
 
-// told keeps the calls that it is told of, with the spans of their contexts, and what it sees of requests and answers.
-type told struct {
+// handler is a stats.Handler. It keeps each call with the span of its context, and every request and answer that it gets.
+type handler struct {
 	mu       sync.Mutex
 	calls    map[string]any
 	bytes    int
 	payloads []any
 }
 
-func (h *told) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
+func (h *handler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls[call.FullMethodName] = ctx.Value(span{})
 	return ctx
 }
 
-func (h *told) HandleRPC(_ context.Context, s stats.RPCStats) {
+func (h *handler) HandleRPC(_ context.Context, s stats.RPCStats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch s := s.(type) {
@@ -42,20 +42,20 @@ func (h *told) HandleRPC(_ context.Context, s stats.RPCStats) {
 	}
 }
 
-func (h *told) see(payload any, bytes int) {
+func (h *handler) see(payload any, bytes int) {
 	h.bytes += bytes
 	if payload != nil {
 		h.payloads = append(h.payloads, payload)
 	}
 }
 
-func (h *told) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (h *told) HandleConn(context.Context, stats.ConnStats)                       {}
+func (h *handler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (h *handler) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// TestStatsAreToldOfEachCallWithItsContext, from the plugin's call on, and see no request.
+// Options.Stats gets each call with the context of the plugin's call, and no request or answer.
 func TestStatsAreToldOfEachCallWithItsContext(t *testing.T) {
 	mounttest.RequireMounts(t)
-	h := &told{calls: make(map[string]any)}
+	h := &handler{calls: make(map[string]any)}
 	n := newNode(t, fakedriver.Options{}, func(o *Options) { o.Stats = h })
 	require.NoError(t, n.stage())
 	require.NoError(t, n.setUp(context.WithValue(t.Context(), span{}, "set-up")))

@@ -18,13 +18,13 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// finder is a registry whose plugins are found in a directory of sockets.
+// finder has a registry of plugins and a prober that finds plugins for it in a directory of sockets.
 type finder struct {
 	t       *testing.T
 	dir     string
 	prober  *Prober
 	plugins *volume.VolumePluginMgr
-	found   []string // by Options.Found
+	found   []string // the drivers for which ProberOptions.Found was called
 }
 
 func newFinder(t *testing.T, change func(*ProberOptions)) *finder {
@@ -55,7 +55,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// probe waits for changes and returns the names of the plugins that they are of.
+// probe waits for changes and returns the names of the changed plugins.
 func (f *finder) probe() []string {
 	f.t.Helper()
 	changed, err := f.plugins.Probe(f.t.Context(), f.prober)
@@ -63,7 +63,7 @@ func (f *finder) probe() []string {
 	return changed
 }
 
-// serveAt serves a fake driver of that name, and returns what stops it.
+// serveAt serves a fake driver of that name, and returns the function that stops it.
 func (f *finder) serveAt(path, name string) func() {
 	f.t.Helper()
 	stop, err := fakedriver.New(fakedriver.Options{Dir: f.t.TempDir(), Name: name}).Serve(path)
@@ -71,7 +71,7 @@ func (f *finder) serveAt(path, name string) func() {
 	return sync.OnceFunc(stop)
 }
 
-// attacher returns the attacher of the driver that is found.
+// attacher returns the attacher of the fake driver's plugin.
 func (f *finder) attacher() attacher {
 	f.t.Helper()
 	plugin, err := f.plugins.FindAttachablePluginByName("csi.example.com/fake")
@@ -81,8 +81,8 @@ func (f *finder) attacher() attacher {
 	return a.(attacher)
 }
 
-// A driver that starts again with another id of its node has another socket and is another plugin. What was attached before is detached with
-// the id of then.
+// A driver that starts again has a new socket and a new plugin, here with another id of the node. The new plugin detaches earlier
+// volumes with the id with which they were attached.
 func TestADriverThatIsFoundAgainDetachesWithTheEarlierID(t *testing.T) {
 	f := newFinder(t, nil)
 	d, path := fakedriver.New(fakedriver.Options{Dir: t.TempDir(), NodeID: "id-1"}), filepath.Join(f.dir, "driver.sock")
@@ -109,7 +109,7 @@ func TestADriverThatIsFoundAgainDetachesWithTheEarlierID(t *testing.T) {
 	assert.Empty(t, d.Volumes()[0].Nodes)
 }
 
-// awaitGone removes a socket that its driver has left, and waits until its plugin is removed.
+// awaitGone removes the socket of a stopped driver, if it is still there, and waits until its plugin is removed.
 func (f *finder) awaitGone(path string) error {
 	f.t.Helper()
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -119,23 +119,23 @@ func (f *finder) awaitGone(path string) error {
 	return nil
 }
 
-// registrar tells of one driver, as node-driver-registrar does.
+// registrar announces one driver, as node-driver-registrar does, and keeps the results of its registration.
 type registrar struct {
-	info registration.Info
-	told chan registration.Status
+	info     registration.Info
+	statuses chan registration.Status
 }
 
 func (r *registrar) GetInfo(context.Context) (registration.Info, error) { return r.info, nil }
 
 func (r *registrar) Notify(_ context.Context, s registration.Status) error {
-	r.told <- s
+	r.statuses <- s
 	return nil
 }
 
 // register serves a registrar in the directory.
 func (f *finder) register(socket string, info registration.Info) *registrar {
 	f.t.Helper()
-	r := &registrar{info: info, told: make(chan registration.Status, 10)}
+	r := &registrar{info: info, statuses: make(chan registration.Status, 10)}
 	listener, err := net.Listen("unix", filepath.Join(f.dir, socket))
 	require.NoError(f.t, err)
 	require.NoError(f.t, os.Chmod(listener.Addr().String(), 0o700))
@@ -146,7 +146,7 @@ func (f *finder) register(socket string, info registration.Info) *registrar {
 	return r
 }
 
-// A driver is there as long as its socket is, whether it was there before or comes later.
+// A driver has a plugin while its socket exists. It may start before the prober or after it.
 func TestDriversAreFoundByTheirSockets(t *testing.T) {
 	f := newFinder(t, nil)
 	first, second := filepath.Join(f.dir, "first.sock"), filepath.Join(f.dir, "second.sock")
@@ -160,7 +160,7 @@ func TestDriversAreFoundByTheirSockets(t *testing.T) {
 	plugin, err := f.plugins.FindPluginByName("example.com/second")
 	require.NoError(t, err)
 
-	stop() // and the socket goes with it
+	stop() // This removes the socket, too.
 	assert.Equal(t, []string{"example.com/second"}, f.probe())
 	_, err = f.plugins.FindPluginByName("example.com/second")
 	require.ErrorIs(t, err, volume.ErrNoPlugin)
@@ -174,7 +174,7 @@ func TestDriversAreFoundByTheirSockets(t *testing.T) {
 	assert.Empty(t, f.prober.Refused())
 }
 
-// A driver that registers with kubelet is found as it is, and its registrar hears that it is used.
+// The prober finds a driver through its kubelet registrar, and reports to the registrar that the driver is used.
 func TestADriverIsFoundByItsRegistrar(t *testing.T) {
 	f := newFinder(t, nil)
 	endpoint := filepath.Join(shortDir(t), "csi.sock")
@@ -183,13 +183,13 @@ func TestADriverIsFoundByItsRegistrar(t *testing.T) {
 		Type: registration.CSIPlugin, Name: fakedriver.Name, Endpoint: endpoint, Versions: []string{"1.0.0"},
 	})
 	assert.Equal(t, []string{"csi.example.com/fake"}, f.probe())
-	assert.Equal(t, registration.Status{Registered: true}, <-r.told)
+	assert.Equal(t, registration.Status{Registered: true}, <-r.statuses)
 	require.NoError(t, os.Remove(filepath.Join(f.dir, fakedriver.Name+"-reg.sock")))
 	assert.Equal(t, []string{"csi.example.com/fake"}, f.probe(), "its registrar is gone")
 	assert.Empty(t, f.plugins.PluginNames())
 }
 
-// A driver that cannot be used is refused with what is to be done, its registrar is told, and the other ones are found.
+// The prober refuses a driver that cannot be used, with an error that its registrar gets, too. It finds the other drivers.
 func TestDriversThatAreRefused(t *testing.T) {
 	f := newFinder(t, nil)
 	refused := func(socket string) error { return f.prober.Refused()[filepath.Join(f.dir, socket)] }
@@ -216,7 +216,7 @@ func TestDriversThatAreRefused(t *testing.T) {
 	events := make(chan []string)
 	go func() { events <- f.probe() }()
 	for name := range rows {
-		said := <-registrars[name].told
+		said := <-registrars[name].statuses
 		assert.False(t, said.Registered, name)
 		assert.NotEmpty(t, said.Error, name)
 	}
@@ -228,7 +228,7 @@ func TestDriversThatAreRefused(t *testing.T) {
 	}
 }
 
-// Of two drivers of one name the one that is there stays.
+// If two drivers have the same name, the prober keeps the first. It uses the second when the first is gone.
 func TestTwoDriversOfOneName(t *testing.T) {
 	f := newFinder(t, nil)
 	stop := f.serveAt(filepath.Join(f.dir, "a"), fakedriver.Name)
@@ -238,16 +238,16 @@ func TestTwoDriversOfOneName(t *testing.T) {
 	r := f.register("b", registration.Info{Type: registration.CSIPlugin, Name: fakedriver.Name, Endpoint: endpoint})
 	events := make(chan []string)
 	go func() { events <- f.probe() }()
-	said := <-r.told
+	said := <-r.statuses
 	assert.False(t, said.Registered)
 	assert.Contains(t, said.Error, filepath.Join(f.dir, "a"), "it says where the other one is")
 	stop()
 	assert.Equal(t, []string{"csi.example.com/fake"}, <-events, "the first is gone")
 	assert.Equal(t, []string{"csi.example.com/fake"}, f.probe(), "the second is tried again, and used")
-	assert.Equal(t, registration.Status{Registered: true}, <-r.told)
+	assert.Equal(t, registration.Status{Registered: true}, <-r.statuses)
 }
 
-// A driver that does not answer holds up no other, and is not asked any more once the prober is closed.
+// A driver that does not answer does not delay other drivers. Closing the prober ends the call to it.
 func TestASilentSocketHoldsUpNoOther(t *testing.T) {
 	f := newFinder(t, nil)
 	listener, err := net.Listen("unix", filepath.Join(f.dir, "silent"))

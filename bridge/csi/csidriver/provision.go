@@ -76,13 +76,13 @@ func (v *provisioner) Provision(
 	return v.persistentVolume(request, answer.GetVolume()), nil
 }
 
-// explainSource adds what an error says of the source of a copy. A driver looks for a volume of the name before it looks for the source,
-// and has to return the volume for an equal request: one that does not find the source has made no volume in an earlier attempt.
+// explainSource adds to an error of CreateVolume what it means for the source of a copy. NotFound also proves that no earlier attempt
+// created the volume: a driver must return an existing volume to an equal request, so it looks for that before the source.
 func explainSource(request *csi.CreateVolumeRequest, err error) error {
 	switch {
 	case request.GetVolumeContentSource() == nil:
 		return err
-	case isCode(err, codes.FailedPrecondition): // The specification has no word for that.
+	case isCode(err, codes.FailedPrecondition): // The specification has no code for a source in use.
 		return fmt.Errorf("%w: the source is %w", err, volume.ErrInUse)
 	case isCode(err, codes.NotFound):
 		return fmt.Errorf("%w: the source is gone: %w", err, volume.ErrInfeasible)
@@ -120,8 +120,8 @@ func (v *provisioner) request(f facts) (*csi.CreateVolumeRequest, error) {
 }
 
 // content returns the content source of the volume. It refuses a data source that is neither a volume nor a snapshot of
-// this driver: the user must not get an empty volume in place of a copy. A
-// missing source says nothing about an earlier attempt: only an equal request finds its volume.
+// this driver: the user must not get an empty volume in place of a copy. A missing source is no error here: an earlier
+// attempt may have created the volume, and only an equal request to the driver returns it.
 func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 	spec := v.options.PVC.Spec
 	if v.options.Snapshot != nil {
@@ -142,7 +142,7 @@ func (v *provisioner) content() (*csi.VolumeContentSource, error) {
 	}}, nil
 }
 
-// checkNoSource refuses a claim with a data source, of which the caller knows no volume and no snapshot.
+// checkNoSource refuses a claim with a data source if the caller has passed neither a volume nor a snapshot.
 func checkNoSource(claim v1.PersistentVolumeClaimSpec) error {
 	kind := ""
 	switch {

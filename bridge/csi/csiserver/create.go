@@ -211,7 +211,7 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	gone := errors.Is(err, volume.ErrNotFound) || status.Code(err) == codes.NotFound
 	switch {
 	case known && gone:
-		// An earlier call may have made the volume: the plugin finds it by its name.
+		// An earlier call may have made the volume. The plugin then finds it by its name.
 	case known && err != nil:
 		return v, mayBeThere(err)
 	case err != nil:
@@ -245,9 +245,10 @@ func (s *volumes) create(ctx context.Context, wanted creation) (volumeRecord, er
 	return v, nil
 }
 
-// provisionOfGone asks the plugin for a volume that an earlier attempt may have made, since its source is gone. A plugin that
-// passes requests on finds the volume only with the source as it was: it is asked again with that, if it could not tell without.
-// An error that proves that no attempt made the volume is that of a missing source: a caller knows by it that it is proven.
+// provisionOfGone calls the plugin for a volume whose source is gone and that an earlier attempt may have made. A plugin that
+// forwards requests finds the volume only with the source as it was. So if the outcome of the first call is uncertain, it calls
+// the plugin again with the recorded source. If the plugin's error proves that no attempt made the volume, the result is a
+// sourceGoneError.
 func (s *volumes) provisionOfGone(ctx context.Context, wanted creation) (*v1.PersistentVolume, error) {
 	if wanted.content.snapshotID != "" {
 		wanted.snapshot = &volume.Snapshot{Handle: wanted.content.snapshotID}
@@ -263,14 +264,14 @@ func (s *volumes) provisionOfGone(ctx context.Context, wanted creation) (*v1.Per
 	return pv, err
 }
 
-// sourceGoneError is a plugin's proof that no attempt made a volume whose source is gone. Its code is the one that the
-// specification has for a missing source.
+// sourceGoneError is a plugin's error that proves that no attempt made a volume whose source is gone. Its code is that of the
+// specification for a missing source.
 type sourceGoneError struct{ error }
 
 // Unwrap returns the plugin's error.
 func (e *sourceGoneError) Unwrap() error { return e.error }
 
-// GRPCStatus is what the caller is told.
+// GRPCStatus returns the status that the client gets.
 func (e *sourceGoneError) GRPCStatus() *status.Status {
 	return status.New(codes.NotFound, "the source is gone, and no volume was made of it: "+e.Error())
 }

@@ -20,10 +20,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// exportDir is what the kernel's own server on 127.0.0.1 exports in the guest of internal/guest, as the root of version 4.
+// exportDir is the directory that the kernel's NFS server on 127.0.0.1 exports in the guest of internal/guest, as the root of NFS version 4.
 const exportDir = "/tmp/export"
 
-// directories is the plugin for NFS with volumes that are directories of one export: csi-sanity tries no driver that makes no volumes.
+// directories adds provisioning to the NFS plugin: each volume is a directory of the export. csi-sanity needs a driver that creates
+// volumes.
 type directories struct{ *nfs.Plugin }
 
 func (d directories) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
@@ -40,7 +41,7 @@ func (d directories) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	return directory{options: volume.VolumeOptions{PVName: filepath.Base(spec.PersistentVolume.Spec.NFS.Path)}}, nil
 }
 
-// directory is one volume.
+// directory creates and deletes one volume.
 type directory struct {
 	volume.MetricsNil
 
@@ -67,7 +68,7 @@ func (d directory) Delete(context.Context) error {
 	return os.RemoveAll(filepath.Join(exportDir, d.options.PVName))
 }
 
-// A plugin that mounts what a server has, on the kernel's own server and client.
+// csi-sanity passes with the NFS plugin, on the NFS server and client of the kernel. No directory of a volume is left.
 func TestSanityOfNFS(t *testing.T) {
 	before, err := os.ReadDir(exportDir) // The tests of the plugin itself have a directory there.
 	require.NoError(t, err)

@@ -11,103 +11,106 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// volumeStep is how far the life of a volume has come.
+// volumeStep is the stage in the life of a volume, a snapshot or a group.
 type volumeStep string
 
 const (
-	making   volumeStep = "making" // it may be there, whole or not
+	making   volumeStep = "making" // it may exist, complete or in part
 	made     volumeStep = "made"
-	deleting volumeStep = "deleting" // it may be there, whole or not
+	deleting volumeStep = "deleting" // it may still exist, complete or in part
 )
 
-// volumeRecord is a volume that CreateVolume has made, by its name.
+// volumeRecord is a volume of CreateVolume. Its key is its name.
 type volumeRecord struct {
 	Step volumeStep
 	Name string
-	// ID and PV are known once the volume is made. PV has no mount options.
+	// ID and PV are empty until the volume is made. PV has no mount options.
 	ID string               `json:",omitempty"`
 	PV *v1.PersistentVolume `json:",omitempty"`
-	// Size is how large it is to be at least, in bytes: an attempt that is repeated asks for the same, also when the source is gone.
+	// Size is the smallest allowed size, in bytes. A repeated attempt requests the same size, also if the source is gone.
 	Size int64 `json:",omitempty"`
-	// Parameters is a digest of those of the request, Origin the id of the volume whose copy it is.
+	// Parameters is a digest of the parameters of the request.
 	Parameters string
-	Origin     string `json:",omitempty"`
-	// Source is the volume of Origin as it was when it was to be copied, until the copy is made.
+	// Origin is the id of the volume of which this one is a copy; empty for none.
+	Origin string `json:",omitempty"`
+	// Source is the volume of Origin at the last request that found it. It is nil once the copy is made.
 	Source *v1.PersistentVolume `json:",omitempty"`
-	// OriginSnapshot is the id of the snapshot from which it was restored.
+	// OriginSnapshot is the id of the snapshot from which the volume was restored; empty for none.
 	OriginSnapshot string `json:",omitempty"`
-	// Mutable is a digest of the mutable parameters of the request, empty for none. Later ones are the storage's to keep.
+	// Mutable is a digest of the mutable parameters of CreateVolume; empty for none. ControllerModifyVolume does not change it.
 	Mutable string `json:",omitempty"`
 }
 
-// snapshotRecord is a snapshot that CreateSnapshot has made, by its name.
+// snapshotRecord is a snapshot of CreateSnapshot. Its key is its name.
 type snapshotRecord struct {
 	Step volumeStep
 	Name string
-	// Source is the id of the volume, PV the volume as it was: the call can be repeated when the volume is gone.
+	// Source is the id of the volume. PV is the volume at the time of the first request: the call can be repeated when the
+	// volume is gone.
 	Source string
 	PV     *v1.PersistentVolume
-	// Snapshot is what the plugin returned, once the snapshot is made. Its key on disk is older than its name.
+	// Snapshot is the plugin's answer; empty until the snapshot is made. Its key on disk is an earlier name of the field.
 	Snapshot volume.Snapshot `json:"Told"`
 }
 
-// groupRecord is a group of snapshots that CreateVolumeGroupSnapshot has made, by its name.
+// groupRecord is a group of snapshots of CreateVolumeGroupSnapshot. Its key is its name.
 type groupRecord struct {
 	Step volumeStep
 	Name string
-	// Sources are the volumes by id.
+	// Sources are the volumes of the group, by id.
 	Sources map[string]*v1.PersistentVolume
-	// Parameters is a digest of those of the request.
+	// Parameters is a digest of the parameters of the request.
 	Parameters string
-	// Group is what the plugin returned, once the group is made. Origins are the ids of the volumes by the ids of the snapshots.
-	Group   volume.GroupSnapshot `json:"Told"`
-	Origins map[string]string    `json:",omitempty"`
+	// Group is the plugin's answer; empty until the group is made. Its key on disk is an earlier name of the field.
+	Group volume.GroupSnapshot `json:"Told"`
+	// Origins maps the id of each snapshot to the id of its volume.
+	Origins map[string]string `json:",omitempty"`
 }
 
-// attachment is a volume that is attached to a node, or may be, by id and node.
+// attachment is a volume that is, or may be, attached to a node. Its key is [attachmentKey].
 type attachment struct {
 	ID   string
 	Node types.NodeName
-	// Origin is what the volume's context says.
+	// Origin is read from the volume's context.
 	Origin     origin
 	Capability capability
 	ReadOnly   bool
-	// Done says that Attach has succeeded, with Device.
+	// Done is set when Attach has succeeded; Device is its result.
 	Done   bool
 	Device string `json:",omitempty"`
 }
 
-// staging is a volume that is staged on this node, or may be, by id.
+// staging is a volume that is, or may be, staged on this node. Its key is its id.
 type staging struct {
 	Boot string
 	ID   string
-	// Path is the staging path of the caller, MountPath that of the plugin; empty when nothing is mounted for staging.
+	// Path is the staging path of the call. MountPath is the plugin's; empty if staging mounts nothing.
 	Path      string
 	MountPath string `json:",omitempty"`
 	// PV is the volume without mount options that may be secret.
 	PV         *v1.PersistentVolume
 	Capability capability
 	ReadOnly   bool
-	// Done says that staging has succeeded, with Device.
+	// Done is set when staging has succeeded; Device is its result.
 	Done   bool
 	Device string `json:",omitempty"`
-	// Unstaging says that unstaging has begun: what is at MountPath, and Device, may be another's since.
+	// Unstaging is set when unstaging has begun. From then on, MountPath and Device may belong to another volume.
 	Unstaging bool `json:",omitempty"`
 }
 
-// publication is a volume that is published at a path of this node, or may be, by id and UID.
+// publication is a volume that is, or may be, published at a path of this node. Its key is [publicationKey].
 type publication struct {
 	binding
 
 	Boot string
 	ID   string
-	// UID stands for the pod, of which CSI says nothing.
+	// UID is derived from the volume's id and the target path. It takes the place of the pod's UID: a CSI call need not name a pod.
 	UID        types.UID
 	Name       string // the inner name of the volume
 	Capability capability
 }
 
-// stateRecords survive a reboot.
+// stateRecords are the records that survive a reboot.
 type stateRecords struct {
 	dir         *record.Dir
 	volumes     *record.Table[volumeRecord]
@@ -117,7 +120,7 @@ type stateRecords struct {
 	deleted     deletedVolumes
 }
 
-// runtimeRecords do not: mounts end with the boot.
+// runtimeRecords are the records of this boot only: mounts do not survive a reboot.
 type runtimeRecords struct {
 	dir          *record.Dir
 	boot         string
@@ -129,7 +132,7 @@ func attachmentKey(id string, node types.NodeName) string { return id + "\x00" +
 
 func publicationKey(id string, uid types.UID) string { return id + "\x00" + string(uid) }
 
-// byID returns the volume with the id.
+// byID returns the volume with the id, if it is made or its deletion has begun.
 func (s *stateRecords) byID(id string) (volumeRecord, bool) {
 	found := s.volumes.Where(func(v volumeRecord) bool { return v.ID == id && v.Step != making })
 	if len(found) == 0 {
@@ -164,13 +167,13 @@ func (r *runtimeRecords) publicationsOf(id string) []publication {
 	return r.publications.Where(func(p publication) bool { return p.ID == id })
 }
 
-// records are both kinds. A server without the node service has no runtime.
+// records are the records of a server. runtime is nil in a server without the node service.
 type records struct {
 	state   *stateRecords
 	runtime *runtimeRecords
 }
 
-// openRecords opens and reads the records, and closes all of them when one cannot be opened.
+// openRecords opens and reads all records. On an error it closes those that it opened.
 func openRecords(options Options) (r *records, err error) {
 	r = &records{}
 	defer func() {

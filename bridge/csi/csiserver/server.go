@@ -22,14 +22,14 @@ var ErrSocketInUse = unixsocket.ErrInUse
 type Server struct {
 	options Options
 	plugin  volume.VolumePlugin
-	name    string // of the driver
+	name    string // the driver's name
 	host    *volume.Host
 	logger  *slog.Logger
 	calls   calls
 }
 
-// New returns a server of plugin. It does no I/O and starts nothing. An option that is missing or not usable is an error that
-// matches [volume.ErrInvalid], and so is a plugin whose name no driver can have.
+// New returns a server of plugin. It does no I/O and starts nothing. Its error matches [volume.ErrInvalid] if an option is
+// missing or cannot be used, or if the plugin's name does not correspond to a valid driver name.
 func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
 	options = options.withDefaults()
 	if plugin == nil {
@@ -41,15 +41,15 @@ func New(plugin volume.VolumePlugin, options Options) (*Server, error) {
 		return nil, fmt.Errorf("csi server of plugin %q: %w", plugin.GetPluginName(), err)
 	}
 	if volume.PluginNameOfDriver(name) != plugin.GetPluginName() {
-		return nil, fmt.Errorf("csi server of plugin %q: what follows the slash has a dot, which no driver's name can show: %w",
+		return nil, fmt.Errorf("csi server of plugin %q: the part after the slash has a dot, so no driver name corresponds to it: %w",
 			plugin.GetPluginName(), volume.ErrInvalid)
 	}
 	return &Server{options: options, plugin: plugin, name: name, host: host, logger: options.Logger}, nil
 }
 
-// Run initialises the plugin, opens the records and serves until ctx ends. Then no call is begun any more; those that are under
-// way have [Options].Grace to end, and are cancelled after it. Run returns nil when all have ended, and an error that names
-// those that have not.
+// Run initialises the plugin, opens the records and serves until ctx ends. Then it accepts no new calls. Running calls
+// have [Options].Grace to end; after that, Run cancels them and waits for Grace once more. It returns nil when all calls
+// have ended, and otherwise an error that matches [volume.ErrUncertain] and names those that still run.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("csi server of plugin %q: %w", s.plugin.GetPluginName(), err)
@@ -82,7 +82,7 @@ func (s *Server) run(ctx context.Context) (err error) {
 	return s.serve(ctx, listener, services)
 }
 
-// services returns what serves: of each service a value of its own, over what they share.
+// services returns a gRPC server with the services of the options. They share the records and the locks.
 func (s *Server) services(ctx context.Context, plugin *resolved, records *records) (*grpc.Server, error) {
 	around := &interceptor{calls: &s.calls, plugin: plugin.plugin.GetPluginName(), timeout: s.options.CallTimeout, logger: s.logger}
 	server := grpc.NewServer(
@@ -123,13 +123,13 @@ func (s *Server) serve(ctx context.Context, listener *unixsocket.Listener, serve
 	}
 	s.logger.Info("stopping", "calls", s.calls.String())
 	err := s.stop(server)
-	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // It was stopped before it began.
+	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // ErrServerStopped: stopped before it began to serve
 		err = errors.Join(err, served)
 	}
 	return errors.Join(err, listener.Remove())
 }
 
-// stop waits for the calls that are under way, then cancels them.
+// stop waits for the running calls, then cancels them. It reports calls that run on after that.
 func (s *Server) stop(server *grpc.Server) error {
 	graceful := make(chan struct{})
 	go func() { // ends with Stop, at the latest

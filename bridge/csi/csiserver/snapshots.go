@@ -72,7 +72,7 @@ func (s *snapshots) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReq
 func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolumePlugin, r *csi.CreateSnapshotRequest) (volume.Snapshot, error) {
 	record, known := s.state.snapshots.Get(r.GetName())
 	if known && record.Step == deleting {
-		// A caller without this record knows no id with which to delete the snapshot.
+		// Finish the deletion: a caller that never got an answer does not know the id with which to repeat DeleteSnapshot.
 		if err := s.remove(ctx, plugin, record.Snapshot.Handle); err != nil {
 			return volume.Snapshot{}, err
 		}
@@ -82,7 +82,7 @@ func (s *snapshots) create(ctx context.Context, plugin volume.SnapshottableVolum
 	case known && record.Source != r.GetSourceVolumeId():
 		return volume.Snapshot{}, &volume.SnapshotSourceError{Name: record.Name, Has: []string{record.Source}, Wanted: []string{r.GetSourceVolumeId()}}
 	case known && record.Step == made:
-		// A vanished snapshot is not created again: the name would stand for another moment.
+		// A snapshot that is missing is not created again: it would hold the data of a later time under the same name.
 		if snapshot, err := plugin.GetSnapshot(ctx, record.Snapshot.Handle); !errors.Is(err, volume.ErrUnsupported) {
 			return snapshot, err
 		}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// messages are the protocol's, as its description has them.
+// messages returns the descriptors of the protocol's messages, with the fields of its proto file.
 func messages(t *testing.T) protoreflect.MessageDescriptors {
 	t.Helper()
 	field := func(number int32, name string, kind descriptorpb.FieldDescriptorProto_Type, label descriptorpb.FieldDescriptorProto_Label) *descriptorpb.FieldDescriptorProto {
@@ -38,7 +38,7 @@ func messages(t *testing.T) protoreflect.MessageDescriptors {
 	return file.Messages()
 }
 
-// What is encoded by hand is what protocol buffers make of it, and the other way round.
+// The codec encodes as protocol buffers do, and decodes what they encode.
 func TestTheEncodingIsThatOfProtocolBuffers(t *testing.T) {
 	all := messages(t)
 	for name, c := range map[string]struct {
