@@ -34,7 +34,7 @@ func hang(release <-chan struct{}) func(context.Context) error {
 	}
 }
 
-// leave runs an operation that hangs, and leaves it.
+// leave runs an operation that hangs, and returns when it is abandoned.
 func leave(t *testing.T, c *abandonable.Calls, path string, release <-chan struct{}) *outcome.AbandonedError {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -195,7 +195,8 @@ func TestGoexitIsTheCallers(t *testing.T) {
 
 type valueKey struct{}
 
-// TestAGuardedCallNeedsNoGoroutine: its caller is abandoned with it, and others learn that at once.
+// TestAGuardedCallNeedsNoGoroutine: the watch abandons the caller together with the operation. Other operations then stop waiting at
+// once.
 func TestAGuardedCallNeedsNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, release := newCalls(abandonable.Options{}), make(chan struct{})
@@ -224,7 +225,8 @@ func TestAGuardedCallNeedsNoGoroutine(t *testing.T) {
 	})
 }
 
-// TestACallerWhoNeverLeavesNeedsNoGoroutine: others are refused for as long as its call runs, as ever.
+// TestACallerWhoNeverLeavesNeedsNoGoroutine: while its operation runs, other operations with the same key wait, up to their own
+// deadlines.
 func TestACallerWhoNeverLeavesNeedsNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, release := newCalls(abandonable.Options{}), make(chan struct{})
@@ -247,7 +249,7 @@ func TestACallerWhoNeverLeavesNeedsNoGoroutine(t *testing.T) {
 	})
 }
 
-// TestAShorterDeadlineWithinAGuardedCallIsKept by a goroutine, as outside of one.
+// TestAShorterDeadlineWithinAGuardedCallIsKept: the operation runs in a goroutine of its own, as outside of a guarded call.
 func TestAShorterDeadlineWithinAGuardedCallIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, release := newCalls(abandonable.Options{}), make(chan struct{})

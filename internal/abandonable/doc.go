@@ -9,7 +9,7 @@
 //	calls := abandonable.New(abandonable.Options{Stuck: ErrStuck})
 //	err := calls.Do(ctx, abandonable.Key{Path: path}, func(ctx context.Context) error {
 //		if err := abandonable.Begin(ctx, "open"); err != nil {
-//			return err // the caller has gone, so that nothing more is begun
+//			return err // the caller has left: begin nothing more
 //		}
 //		...
 //	})

@@ -1,4 +1,4 @@
-// Package cachetest has the plugins, pods and volumes with which the states of the world are tested.
+// Package cachetest has plugins, pods and volumes for the tests of the states of the world.
 package cachetest
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// Node is the node that the plugins are on.
+	// Node is the name of the plugins' node.
 	Node = types.NodeName("node-1")
 	// PluginName is the name of [Plugin].
 	PluginName = "example.com/plain"
@@ -23,15 +23,15 @@ const (
 	driver = "plain.example.com"
 )
 
-// Plugin serves the volumes whose driver is "plain.example.com"; those whose names begin with "s" are shared by pods, attached
-// and staged.
+// Plugin supports volumes of the driver "plain.example.com". Volumes whose names begin with "s" are attached, staged and shared by
+// pods.
 type Plugin struct {
-	volume.AttachableVolumePlugin // The methods that the states do not call.
+	volume.AttachableVolumePlugin // for the methods that the states do not call
 	// Remount makes RequiresRemount return true: volumes are set up again when their pod is updated.
 	Remount bool
 	// Any makes CanSupport return true for every spec.
 	Any bool
-	// OnCanSupport is called at the begin of CanSupport, unless it is nil.
+	// OnCanSupport, if not nil, is called at the start of CanSupport.
 	OnCanSupport func()
 }
 
@@ -62,7 +62,7 @@ func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) { return spec.N
 // RequiresRemount implements volume.RemountableVolumePlugin.
 func (p *Plugin) RequiresRemount(*volume.Spec) bool { return p.Remount }
 
-// anyPlugin serves everything; a volume whose name ends with "1" is set up again when its pod is updated.
+// anyPlugin supports every volume. A volume whose name ends with "1" is set up again when its pod is updated.
 type anyPlugin struct{ Plugin }
 
 func (p *anyPlugin) GetPluginName() string { return "example.com/any" }
@@ -84,7 +84,8 @@ func NewPlugins(t testing.TB, p volume.VolumePlugin) *volume.VolumePluginMgr {
 	return plugins
 }
 
-// NewAnyPlugins returns a registry with a plugin that serves everything, and shares as [Plugin] does.
+// NewAnyPlugins returns a registry with a plugin that supports every volume. It attaches, stages and shares the same volumes as
+// [Plugin].
 func NewAnyPlugins(t testing.TB) *volume.VolumePluginMgr {
 	t.Helper()
 	return NewPlugins(t, &anyPlugin{Plugin{Any: true}})
@@ -102,7 +103,7 @@ func Spec(name string) *volume.Spec {
 	})
 }
 
-// RWO and RWX return a volume of a claim, for one node and for many.
+// RWO returns the PersistentVolume of a claim, for one node.
 func RWO(name string) *volume.Spec { return persistent(name, v1.ReadWriteOnce) }
 
 // RWX is [RWO] for many nodes.
@@ -120,13 +121,13 @@ func persistent(name string, mode v1.PersistentVolumeAccessMode) *volume.Spec {
 	}, false)
 }
 
-// Shared is the unique name of a volume that pods share.
+// Shared returns the unique name of a volume that pods share.
 func Shared(name string) v1.UniqueVolumeName { return volume.GetUniqueVolumeName(PluginName, name) }
 
-// ObjectsOf returns by how many objects the heap grows when 3,000 lives are lived after the first 1,000.
+// ObjectsOf calls live 4,000 times, and returns the number of objects by which the heap grows in the last 3,000 calls.
 func ObjectsOf(live func(i int)) int64 {
 	const n = 1000
-	for i := range n { // What is kept for reuse is there afterwards.
+	for i := range n { // These calls allocate the objects that are kept for reuse.
 		live(i)
 	}
 	before := memory().HeapObjects
@@ -136,12 +137,12 @@ func ObjectsOf(live func(i int)) int64 {
 	return int64(memory().HeapObjects) - int64(before)
 }
 
-// Heap returns how many bytes are in use.
+// Heap returns the number of bytes in use on the heap.
 func Heap() uint64 { return memory().HeapAlloc }
 
 func memory() (m runtime.MemStats) {
 	runtime.GC()
-	runtime.GC() // What a finalizer or a pool kept.
+	runtime.GC() // The second collection frees what finalizers and pools kept.
 	runtime.ReadMemStats(&m)
 	return m
 }

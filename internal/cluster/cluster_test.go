@@ -20,7 +20,7 @@ import (
 
 const nodeA, nodeB = types.NodeName("a"), types.NodeName("b")
 
-// hooks keeps what the hooks of a state of the cluster are told. Others may tell it at the same time.
+// hooks keeps the calls of the hooks of a state. Its methods may be called from several goroutines at once.
 type hooks struct {
 	mu      sync.Mutex
 	changed []string // "volume node"
@@ -42,7 +42,7 @@ func (h *hooks) options() cluster.Options {
 	}
 }
 
-// take returns what was told since the last call.
+// take returns the calls since the last take.
 func (h *hooks) take() (changed []string, reports []types.NodeName) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,7 +75,7 @@ func get(t *testing.T, a *cluster.ActualStateOfWorld, name string, nodeName type
 	return row
 }
 
-// told returns what a node is to be told, by name.
+// told returns the volumes in the report for a node, by name.
 func told(t *testing.T, a *cluster.ActualStateOfWorld, nodeName types.NodeName) map[v1.UniqueVolumeName]string {
 	t.Helper()
 	r, ok := a.Report(nodeName)
@@ -373,7 +373,8 @@ func TestANodeOfTheSameNameWithAnotherUIDInheritsNothing(t *testing.T) {
 	assert.Equal(t, cluster.Attached, a.AttachState(cachetest.Shared("s1"), nodeA), "a late word of the old one changes nothing")
 }
 
-// TestANewObjectOfANodeProvesNothing says how the use of what was attached in a node's earlier life becomes known.
+// TestANewObjectOfANodeProvesNothing: volumes that were attached under an earlier object of the node stay assumed in use. The empty
+// list of a new object does not change that; a list that the node has written does.
 func TestANewObjectOfANodeProvesNothing(t *testing.T) {
 	a := newCluster(t, nil)
 	attachTo(t, a, "s1", nodeA, "/dev/s1")

@@ -15,7 +15,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// TestOfManyWhoBeginAtOnceOneGetsTheVolume holds while others go through the state, report and come and go as nodes.
+// Of several nodes to which an exclusive volume is to be attached at the same time, one gets it. Meanwhile, other goroutines read the
+// state, report, and add and delete nodes.
 func TestOfManyWhoBeginAtOnceOneGetsTheVolume(t *testing.T) {
 	const nodes, times = 8, 200
 	a := newCluster(t, nil)
@@ -51,7 +52,7 @@ func TestOfManyWhoBeginAtOnceOneGetsTheVolume(t *testing.T) {
 	assert.Empty(t, a.NodesOfVolume(cachetest.Shared("s1")))
 }
 
-// watchCluster asks and reports until stop is closed.
+// watchCluster reads the state and reports until stop is closed.
 func watchCluster(a *cluster.ActualStateOfWorld, stop <-chan struct{}) {
 	for seen := 0; ; {
 		select {

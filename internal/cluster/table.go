@@ -155,7 +155,7 @@ func (t *table) put(node *nodeRow, key attachmentKey, old *attachmentRow, row at
 // reportDiffers reports whether the node's report differs between the row and old, which may be nil.
 func (r *attachmentRow) reportDiffers(old *attachmentRow) bool {
 	if old == nil {
-		return r.AttachState == Attached // A restart found the others in the node's status, so there is no change.
+		return r.AttachState == Attached // In another state it was recovered from the node's report.
 	}
 	return r.Reported != old.Reported || r.Reported && r.DevicePath != old.DevicePath
 }

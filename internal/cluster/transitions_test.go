@@ -11,8 +11,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// TestEveryMoveOfAnAttachmentInACluster holds for every state, every event and every condition. The table is written here
-// once more, in words, so that a change of a move is a change of two places.
+// TestEveryMoveOfAnAttachmentInACluster tries every event in every state under every condition. The test has its own copy of the
+// table, so a change of a transition must be made twice.
 func TestEveryMoveOfAnAttachmentInACluster(t *testing.T) {
 	yes, no, same := listed, unlisted, unchanged
 	tests := []struct {
@@ -98,7 +98,7 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
-// movedFrom is one attempt at a move, and what should come of it.
+// movedFrom is one attempt at a transition, with the expected result.
 type movedFrom struct {
 	from             AttachmentState
 	e                event
@@ -111,7 +111,7 @@ type movedFrom struct {
 	why   error
 }
 
-// check makes the move in a state of its own.
+// check attempts the transition in a new state.
 func (m *movedFrom) check(t *testing.T) {
 	t.Helper()
 	a := NewActualStateOfWorld(nil, Options{})

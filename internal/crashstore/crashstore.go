@@ -1,4 +1,4 @@
-// Package crashstore has a store as seen by a process that crashes at one of its writes. It is for tests alone.
+// Package crashstore has a store that fails from one of its writes on, as for a process that crashes there. It is for tests only.
 package crashstore
 
 import (
@@ -11,18 +11,19 @@ import (
 	"github.com/volumekit/volumekit/store"
 )
 
-// ErrCrashed is the error of the step at which the process crashes, and of all that follow.
+// ErrCrashed is the error of the step at which the process crashes, and of all later steps.
 var ErrCrashed = errors.New("the process has crashed")
 
-// Crash says when a process crashes.
+// Crash says at which step a process crashes.
 type Crash struct {
-	// After is how many steps come before the last one.
+	// After is the number of steps before that step.
 	After int
-	// Arrives says that the last step takes effect, although it fails. That is up to the network.
+	// Arrives says that the step takes effect, although it fails: the request reaches the store before the process crashes.
 	Arrives bool
 }
 
-// Store is a store whose writes are the steps of a process. Its methods may be called from several goroutines at once.
+// Store counts the writes of a process to another store as its steps, and fails them from the crash on. Its methods may be called
+// from several goroutines at once.
 type Store struct {
 	store.Store
 
@@ -33,15 +34,15 @@ type Store struct {
 	steps int
 }
 
-// New returns a store whose writes go to another one until the crash.
+// New returns a store that passes writes to under until the crash. Reads always reach under.
 func New(under store.Store, crash Crash) *Store {
 	return &Store{Store: under, crash: crash, crashed: make(chan struct{})}
 }
 
-// Kinds returns the kinds of the store beneath.
+// Kinds returns the kinds of the other store.
 func (s *Store) Kinds() *store.KindTable { return store.KindsOf(s.Store) }
 
-// Step takes a step of the process that may be none of its writes.
+// Step makes a step that calls do, such as a call of a plugin: it counts and fails as a write does.
 func (s *Store) Step(do func() error) error {
 	s.mu.Lock()
 	before := s.steps
@@ -76,7 +77,7 @@ func (s *Store) Delete(ctx context.Context, key store.Key, p store.Preconditions
 	return s.Step(func() error { return s.Store.Delete(ctx, key, p) })
 }
 
-// Crashed is closed when the process has crashed.
+// Crashed returns a channel that is closed when the process has crashed.
 func (s *Store) Crashed() <-chan struct{} { return s.crashed }
 
 // IsCrashed reports whether the process has crashed.
@@ -89,18 +90,18 @@ func (s *Store) IsCrashed() bool {
 	}
 }
 
-// Steps returns how many steps there were, those after the crash included.
+// Steps returns the number of steps, including those after the crash.
 func (s *Store) Steps() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.steps
 }
 
-// Transactor is a [Store] that has transactions. One of them is one step.
+// Transactor is a [Store] with transactions. A transaction is one step.
 type Transactor struct {
 	*Store
 
-	// Under is the store beneath.
+	// Under is the other store.
 	Under store.Transactor
 }
 

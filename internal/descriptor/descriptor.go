@@ -1,5 +1,5 @@
-// Package descriptor makes system calls on the descriptor of an open file. The file stays open during the call, also if another
-// goroutine closes it meanwhile.
+// Package descriptor makes system calls on the descriptor of an open file. The descriptor stays open during the call, also if
+// another goroutine closes the file meanwhile.
 package descriptor
 
 import (
@@ -25,7 +25,7 @@ func With(file *os.File, f func(fd int) error) error {
 	return inner
 }
 
-// Call is [With] for a single system call: it calls f again as long as a signal interrupts it (EINTR).
+// Call is [With] for a single system call. It calls f again if a signal has interrupted it (EINTR).
 func Call(file *os.File, f func(fd int) error) error {
 	return With(file, func(fd int) error {
 		for {
@@ -36,8 +36,8 @@ func Call(file *os.File, f func(fd int) error) error {
 	})
 }
 
-// MountID returns the id of the mount that a descriptor was opened on, from the line "mnt_id:" of proc_pid_fdinfo(5). It does not
-// read from the filesystem of that mount. Where proc has no such line the error matches errors.ErrUnsupported.
+// MountID returns the id of the mount on which a descriptor was opened, from the line "mnt_id:" of proc_pid_fdinfo(5). It does not
+// access the filesystem of that mount. If proc has no such line, the error matches errors.ErrUnsupported.
 func MountID(fd int) (uint64, error) {
 	path := "/proc/self/fdinfo/" + strconv.Itoa(fd)
 	info, err := os.ReadFile(path)

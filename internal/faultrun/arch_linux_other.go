@@ -2,7 +2,7 @@
 
 package faultrun
 
-// arch says that there is no filter for this architecture.
+// arch is zero: this package has no filter for this architecture.
 const arch = 0
 
 func olderChanging() []rule { return nil }

@@ -2,31 +2,31 @@ package faultrun
 
 import "golang.org/x/sys/unix"
 
-// Calls says which system calls are counted and judged.
+// Calls selects the system calls that are counted and judged.
 type Calls int
 
 const (
-	// Changing are the calls after which the world is another: for one that is killed, it makes no difference whether
-	// that happens before or after any other call. What is only made durable (fsync) or only prepared (fsopen, fsmount,
-	// a detached copy of a mount) is not among them.
+	// Changing are the calls whose effect outlives the program. It makes no difference whether a program is killed before or after
+	// any other call. Calls that only make data durable (fsync) or only prepare an effect (fsopen, fsmount, open_tree) are not
+	// among them.
 	Changing Calls = iota
-	// Fallible are those, and the calls that make durable, or prepare, or ask a device: of all of them a program has to
-	// expect that they fail. Whether something is a terminal may be asked without being counted.
+	// Fallible are the calls of Changing, and those that make data durable, prepare an effect, or query a device. A program has to
+	// handle a failure of each of them. Queries of terminals are not counted.
 	Fallible
-	// Files are all calls about files, mounts, devices and programs, also those that only ask: what a program's work costs,
-	// beside what its runtime does for memory, threads and time. Each is counted, whatever it is about.
+	// Files are all calls on files, mounts, devices and programs, reads included. Their number measures the work of a program
+	// without that of its runtime for memory, threads and time. All of them are counted, on any file.
 	Files
 )
 
-// rule is one call that the filter hands over. With a mask, it does so only when the lower half of an argument, masked,
-// has a value.
+// rule selects calls for the filter: all calls of a number, or, with a mask, those in which the masked lower half of an argument
+// has a value. The kernel passes selected calls to the runner.
 type rule struct {
 	number      uint32
 	arg         uint8
 	mask, value uint32
 }
 
-// always hands over every call of these numbers.
+// always selects every call of these numbers.
 func always(numbers ...uint32) []rule {
 	var rules []rule
 	for _, n := range numbers {
@@ -35,7 +35,7 @@ func always(numbers ...uint32) []rule {
 	return rules
 }
 
-// when hands over the calls whose argument is one of values.
+// when selects the calls in which the argument has one of the values.
 func when(number uint32, arg uint8, values ...uint32) []rule {
 	var rules []rule
 	for _, v := range values {
@@ -44,12 +44,12 @@ func when(number uint32, arg uint8, values ...uint32) []rule {
 	return rules
 }
 
-// flagged hands over the calls that have a flag set.
+// flagged selects the calls in which the argument has the flag.
 func flagged(number uint32, arg uint8, flag uint32) []rule {
 	return []rule{{number: number, arg: arg, mask: flag, value: flag}}
 }
 
-// rules returns what the filter hands over.
+// rules returns the rules of the filter.
 func (c Calls) rules() []rule {
 	if c == Files {
 		return append(files(), olderFiles()...)
@@ -63,19 +63,19 @@ func (c Calls) rules() []rule {
 
 func changing() []rule {
 	rules := always(
-		// The mount table, and the superblocks behind it.
+		// Mounts and superblocks.
 		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_MOUNT_SETATTR, unix.SYS_PIVOT_ROOT,
 		// Names.
 		unix.SYS_MKDIRAT, unix.SYS_MKNODAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT2, unix.SYS_LINKAT, unix.SYS_SYMLINKAT,
-		// What is known of a file beside its content.
+		// Metadata.
 		unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT,
 		unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR,
 		unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
-		// Content. Of these, calls that write to no file of a disk are answered and not counted: see isFile.
+		// Content. Calls that write to anything but a file on a filesystem are answered and not counted: see isFile.
 		unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2,
 		unix.SYS_COPY_FILE_RANGE, unix.SYS_FALLOCATE, unix.SYS_FTRUNCATE, unix.SYS_TRUNCATE,
 	)
-	// FSCONFIG_CMD_CREATE_EXCL, which x/sys does not have, is 8. What is set before these is only remembered.
+	// 8 is FSCONFIG_CMD_CREATE_EXCL, which x/sys does not have. Other commands only set options and have no effect until one of these.
 	rules = append(rules, when(unix.SYS_FSCONFIG, 1, unix.FSCONFIG_CMD_CREATE, unix.FSCONFIG_CMD_RECONFIGURE, 8)...)
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_CREAT)...)
 	rules = append(rules, flagged(unix.SYS_OPENAT, 2, unix.O_TRUNC)...)
@@ -86,7 +86,7 @@ func changing() []rule {
 		unix.LOOP_CTL_ADD, unix.LOOP_CTL_REMOVE, unix.LOOP_CTL_GET_FREE)...)
 }
 
-// Requests that x/sys does not have: LOOP_CHANGE_FD, EXT4_IOC_RESIZE_FS, XFS_IOC_FSGROWFSDATA, FIFREEZE and FITHAW.
+// Requests that x/sys does not have: FIFREEZE, FITHAW, LOOP_CHANGE_FD, EXT4_IOC_RESIZE_FS and XFS_IOC_FSGROWFSDATA.
 const (
 	freeze       = 0xc0045877
 	thaw         = 0xc0045878
@@ -103,12 +103,12 @@ func fallible() []rule {
 	)
 }
 
-// asksTerminal reports whether a call is an ioctl of terminals, by which programs find out whether they have one.
+// asksTerminal reports whether a call is an ioctl of terminals. Programs make it to find out whether a file is a terminal.
 func (c Call) asksTerminal() bool {
 	return c.Number == unix.SYS_IOCTL && uint8(c.Args[1]>>8) == 'T'
 }
 
-// writesContent reports whether a call writes through the descriptor that is its first argument.
+// writesContent reports whether calls of this number write to the descriptor in their first argument.
 func writesContent(number uint32) bool {
 	switch number {
 	case unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2:

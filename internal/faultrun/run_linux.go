@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Program says what is run.
+// Program is the program to run.
 type Program struct {
 	// Path is the absolute path of the executable.
 	Path string
@@ -29,43 +29,43 @@ type Program struct {
 	// Stdin, Stdout and Stderr are those of os/exec.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Namespace is where it runs; nil means the mount namespace of this process.
+	// Namespace is its mount namespace; nil means that of this process.
 	Namespace *Namespace
-	// Second is the executable of the second process, which calls [Main] first; empty means this one. That of the folder
-	// become starts faster than a test binary does.
+	// Second is the executable of the second process, which must call [Main] first; empty means this one. The executable of
+	// package become starts faster than a test binary.
 	Second string
-	// Calls are the system calls that are counted.
+	// Calls selects the system calls that are counted and judged.
 	Calls Calls
-	// Judge says what becomes of each; nil lets all of them happen.
+	// Judge decides what happens to each counted call; nil lets all of them happen.
 	Judge Judge
 }
 
-// Result is how a run ended.
+// Result is the result of a run.
 type Result struct {
-	// Calls is how many calls were counted.
+	// Calls is the number of counted calls.
 	Calls int
 	// Killed says that a verdict killed the program.
 	Killed bool
-	// State is that of the process.
+	// State is the state of the ended process.
 	State *os.ProcessState
 }
 
-// Run is a program that runs. Make it with [Start].
+// Run is a running program. Make it with [Start].
 type Run struct {
 	command  *exec.Cmd
 	calls    Calls
 	judge    Judge
 	listener int
-	ended    chan struct{} // closed when nothing of the program is alive any more
+	ended    chan struct{} // closed when no process of the program is alive
 	delayed  sync.WaitGroup
 
-	// What follows belongs to the goroutine that serves the listener, until ended is closed.
+	// Until ended is closed, only the goroutine that serves the listener uses the fields below.
 	counted int
 	killed  bool
 	err     error
 }
 
-// Start starts a program. When ctx ends before the program does, it is killed. Call Wait.
+// Start starts a program. If ctx ends before the program, the program is killed. The caller must call Wait.
 func Start(ctx context.Context, p Program) (*Run, error) {
 	if arch == 0 {
 		return nil, fmt.Errorf("faultrun: the system calls of this architecture are not known: %w", errors.ErrUnsupported)
@@ -90,8 +90,8 @@ func Start(ctx context.Context, p Program) (*Run, error) {
 	return r, nil
 }
 
-// start starts the second process, on a thread that is kept as long as the program runs: when that thread ends, as it does
-// with this process, the kernel kills the program.
+// start starts the second process from a thread that lives as long as the program. If the thread ends early, as it does when this
+// process is killed, the kernel kills the program.
 func (r *Run) start() error {
 	started := make(chan error)
 	go func() {
@@ -132,15 +132,15 @@ func (r *Run) Pid() int { return r.command.Process.Pid }
 // Signal sends a signal to the program.
 func (r *Run) Signal(s os.Signal) error { return r.command.Process.Signal(s) }
 
-// Wait waits until the program, and every child of it, has ended. An error says that the runner failed; how the program
-// ended is in the result.
+// Wait waits until the program and all of its children have ended. The result says how the program ended. An error is a failure of
+// the runner.
 func (r *Run) Wait() (Result, error) {
 	err := r.command.Wait()
 	<-r.ended
 	r.delayed.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		err = nil // It is in State.
+		err = nil // Result.State has the exit code.
 	}
 	if err = errors.Join(err, r.err, unix.Close(r.listener)); err != nil {
 		err = fmt.Errorf("faultrun: %w", err)
@@ -148,7 +148,7 @@ func (r *Run) Wait() (Result, error) {
 	return Result{Calls: r.counted, Killed: r.killed, State: r.command.ProcessState}, err
 }
 
-// serve answers the calls of the program until nothing is left that could make one.
+// serve answers the calls of the program until no process is left that could make one.
 func (r *Run) serve() {
 	defer close(r.ended)
 	for {
@@ -158,14 +158,14 @@ func (r *Run) serve() {
 		}
 		if err != nil {
 			r.err = err
-			_ = r.command.Process.Kill() // What is asked is never answered otherwise.
+			_ = r.command.Process.Kill() // Otherwise its next call would wait for an answer for ever.
 			return
 		}
 		r.answer(n)
 	}
 }
 
-// answer decides what becomes of one call.
+// answer judges one call and answers it.
 func (r *Run) answer(n notification) {
 	call := Call{Thread: int(n.thread), Number: uint32(n.data.number), Args: n.data.args}
 	switch {
@@ -189,8 +189,8 @@ func (r *Run) carryOut(n notification, v Verdict) {
 	switch {
 	case v.kill:
 		r.killed = true
-		_ = r.command.Process.Kill() // It fails only when the program has ended.
-		killProcessOf(int(n.thread)) // when a child made the call
+		_ = r.command.Process.Kill() // It fails only if the program has ended.
+		killProcessOf(int(n.thread)) // A child may have made the call.
 	case v.wait > 0:
 		r.delayed.Go(func() { r.respondAfter(n, v) })
 	default:
@@ -198,7 +198,7 @@ func (r *Run) carryOut(n notification, v Verdict) {
 	}
 }
 
-// socketPair returns two connected sockets, both of which are closed in programs that are started.
+// socketPair returns two connected sockets. Programs that are started do not inherit them.
 func socketPair() (ours, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -207,7 +207,7 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "runner"), os.NewFile(uintptr(fds[1]), "program"), nil
 }
 
-// receive waits for the descriptor that the second process sends. One that has ended is io.EOF.
+// receive waits for the descriptor that the second process sends. It returns io.EOF if the process has ended.
 func receive(socket *os.File) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := unix.Recvmsg(int(socket.Fd()), make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)

@@ -1,6 +1,6 @@
-// Package journal appends to a file so that what was acknowledged is there after a crash, and a failed write leaves nothing.
+// Package journal appends to a file. Data that was acknowledged survives a crash, and a failed append leaves nothing in the file.
 //
-// A [Journal] belongs to one goroutine at a time. It knows what a full disk and a failed sync leave behind, and mends that before
-// the next append. What the bytes mean is its owner's business. [Files] and [File] are the system calls that a directory with such
-// a file needs; package modeldisk keeps one in memory, for tests that cut the power.
+// A [Journal] may be used by one goroutine at a time. Before each append it repairs what a full disk or a failed sync has left. It
+// does not interpret the data. [Files] and [File] are the system calls on the directory and the file. Package modeldisk implements
+// them in memory, for tests that simulate power cuts.
 package journal

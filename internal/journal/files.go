@@ -8,42 +8,42 @@ import (
 	"syscall"
 )
 
-// Files is what a program does to its directory, one system call in each method, in the order in which it must be done: a test
-// cuts the power between any two.
+// Files has the system calls of a program on its directory, one for each method. A test can simulate a power cut between any two
+// of them.
 type Files interface {
-	// Create opens a file that is new or emptied.
+	// Create creates a file, or truncates it if it exists, and opens it.
 	Create(name string) (File, error)
-	// Reopen opens a file to go on with it.
+	// Reopen opens an existing file for reading and writing.
 	Reopen(name string) (File, error)
-	// Read returns what is in a file.
+	// Read returns the content of a file.
 	Read(name string) ([]byte, error)
-	// Rename puts a file in the place of another, in one step.
+	// Rename renames a file. It replaces a file with the new name atomically.
 	Rename(from, to string) error
 	// Link gives a file a second name.
 	Link(from, to string) error
 	// Unlink removes a file.
 	Unlink(name string) error
-	// Sync makes durable which names there are.
+	// Sync makes the names in the directory durable.
 	Sync() error
 	// Names returns the names of all files.
 	Names() ([]string, error)
 }
 
-// File is a file that is written at its end.
+// File is an open file of [Files].
 type File interface {
 	io.WriterAt
-	// Sync makes durable what was written.
+	// Sync makes the content durable.
 	Sync() error
-	// Truncate cuts it off, and gives back what was reserved beyond.
+	// Truncate sets the size, and releases the space that is reserved beyond it.
 	Truncate(size int64) error
-	// Reserve has the bytes from one place to another need no more room on the disk, and leaves the file as long as it is. Where
-	// the platform or the filesystem cannot, it does nothing.
+	// Reserve reserves space on the disk for the bytes between two offsets. It does not change the size of the file. It does nothing
+	// if the platform or the filesystem cannot reserve space.
 	Reserve(from, to int64) error
-	// Close ends it.
+	// Close closes the file.
 	Close() error
 }
 
-// Directory is the [Files] that the kernel offers.
+// Directory implements [Files] with the kernel's system calls.
 type Directory struct {
 	// Root is the directory.
 	Root *os.Root
@@ -65,12 +65,12 @@ func (d Directory) Read(name string) ([]byte, error) { return d.Root.ReadFile(na
 func (d Directory) open(name string, flags int) (File, error) {
 	f, err := d.Root.OpenFile(name, flags, 0o600)
 	if err != nil {
-		return nil, err // And no nil *os.File in an interface.
+		return nil, err // not a nil *os.File in the interface
 	}
 	return kernelFile{f}, nil
 }
 
-// kernelFile is the File that the kernel offers.
+// kernelFile implements [File] with the kernel's system calls.
 type kernelFile struct{ *os.File }
 
 // Rename implements [Files].
@@ -85,7 +85,7 @@ func (d Directory) Unlink(name string) error { return d.Root.Remove(name) }
 // Sync implements [Files].
 func (d Directory) Sync() error {
 	if runtime.GOOS == "windows" {
-		return nil // It has no such call.
+		return nil // Windows cannot sync a directory.
 	}
 	f, err := d.Root.Open(".")
 	if err != nil {
@@ -104,10 +104,10 @@ func (d Directory) Names() ([]string, error) {
 	return names, errors.Join(err, f.Close())
 }
 
-// IsFull reports whether err says that there is no room.
+// IsFull reports whether err says that the disk is full or a quota is reached.
 func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// IsLinked reports whether the file has a name still.
+// IsLinked reports whether the file still has a name.
 func (f kernelFile) IsLinked() (bool, error) { return isLinked(f.File) }

@@ -6,48 +6,48 @@ import (
 	"hash/crc32"
 )
 
-// ErrChanged says that a file is not any more what was written to it.
+// ErrChanged says that the content of the file is not what the journal has written.
 var ErrChanged = errors.New("the file has changed")
 
-// Journal is a file that is appended to.
+// Journal appends to a file.
 type Journal struct {
 	file File
 	read func() ([]byte, error)
 	step int64
 
-	size int64  // of what was acknowledged
-	sum  uint32 // its checksum
-	// torn says that something may be beyond size, which has to be cut off before anything is written.
+	size int64  // the length of the acknowledged data
+	sum  uint32 // the checksum of the acknowledged data
+	// torn says that the file may have bytes beyond size. The journal cuts them off before it writes.
 	torn bool
-	// unsynced says that nothing proves that the file is on the disk: it was read, or a sync of it has failed. The kernel may
-	// have dropped what it could not write, and reports that once. Everything is written again before more is acknowledged.
+	// unsynced says that the acknowledged data may be missing on the disk, because a sync has failed. The kernel may have
+	// dropped the data, and reports that only once. The journal writes all of it again before it acknowledges more.
 	unsynced bool
-	// reserved is up to where the file has room, whatever else fills the disk.
+	// reserved is the offset up to which the file has reserved space on the disk.
 	reserved int64
 }
 
 // Options are the options of [New].
 type Options struct {
-	// Read returns what is in the file.
+	// Read returns the content of the file.
 	Read func() ([]byte, error)
-	// Step is how much room is reserved at a time, so that few appends have to ask for it.
+	// Step is the number of bytes that [Journal.MakeRoom] reserves beyond what it needs: most appends then reserve nothing.
 	Step int64
 }
 
-// New returns the journal of a file that is empty.
+// New returns the journal of an empty file.
 func New(f File, o Options) *Journal { return &Journal{file: f, read: o.Read, step: o.Step} }
 
-// Continue returns the journal of a file with that many bytes, of which content counts. The rest is cut off before more is
-// written.
+// Continue returns the journal of a file of the given length that begins with content. The journal cuts off the rest before it
+// writes.
 func Continue(f File, content []byte, length int64, o Options) *Journal {
 	j := New(f, o)
 	j.size, j.sum, j.torn = int64(len(content)), Checksum(content), length > int64(len(content))
 	return j
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli) // A constant, but for the language.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum returns the checksum of content, in one part or several, as [Journal.Sum] does.
+// Checksum returns the checksum of the parts of content, one after the other. [Journal.Sum] returns the same for the same data.
 func Checksum(content ...[]byte) (sum uint32) {
 	for _, part := range content {
 		sum = crc32.Update(sum, castagnoli, part)
@@ -55,21 +55,21 @@ func Checksum(content ...[]byte) (sum uint32) {
 	return sum
 }
 
-// Size returns how many bytes were acknowledged.
+// Size returns the number of acknowledged bytes.
 func (j *Journal) Size() int64 { return j.size }
 
-// Sum returns the checksum of what was acknowledged.
+// Sum returns the checksum of the acknowledged data.
 func (j *Journal) Sum() uint32 { return j.sum }
 
-// Reserved returns up to where the file has room, whatever else fills the disk.
+// Reserved returns the offset up to which the file has reserved space on the disk.
 func (j *Journal) Reserved() int64 { return j.reserved }
 
-// IsBroken reports whether a failure has left something that is not mended yet. Not even the absence of a write that has
-// failed is certain then.
+// IsBroken reports whether the journal has not yet repaired what a failure left. Until then, data of a failed append may be
+// in the file.
 func (j *Journal) IsBroken() bool { return j.torn || j.unsynced }
 
-// MakeRoom sees to it that an append of so many bytes, and as many more after it as are to be kept, have room on the disk. A
-// disk that is full is found out here, before anything is written.
+// MakeRoom reserves space on the disk for an append of that many bytes, and for keep bytes after it. If the disk is full, it
+// returns the error before anything is written.
 func (j *Journal) MakeRoom(bytes int, keep int64) error {
 	want := j.size + int64(bytes) + keep
 	if want <= j.reserved {
@@ -89,8 +89,8 @@ func (j *Journal) MakeRoom(bytes int, keep int64) error {
 	return nil
 }
 
-// Append makes data durable. After an error it is not there; while [Journal.IsBroken] not even that is certain, and the next
-// append mends the journal first.
+// Append writes data durably. After an error, data is not in the file, unless [Journal.IsBroken] returns true: then it may be
+// there, until the next Append has repaired the file.
 func (j *Journal) Append(data []byte) error {
 	if err := j.Mend(); err != nil {
 		return err
@@ -109,14 +109,14 @@ func (j *Journal) Append(data []byte) error {
 	return nil
 }
 
-// sync notes a failure: a later sync that succeeds does not prove that what this one failed to write is on the disk.
+// sync syncs the file and records a failure: a later sync that succeeds does not prove that the data of this one is on the disk.
 func (j *Journal) sync() error {
 	err := j.file.Sync()
 	j.unsynced = j.unsynced || err != nil
 	return err
 }
 
-// Mend cuts off what a failed append has left.
+// Mend repairs the file after a failure: it cuts off what a failed append has left, and writes everything again after a failed sync.
 func (j *Journal) Mend() error {
 	if !j.torn && !j.unsynced {
 		return nil
@@ -134,7 +134,7 @@ func (j *Journal) Mend() error {
 	return nil
 }
 
-// renew reads what was acknowledged and writes it again.
+// renew reads the acknowledged data and writes it again.
 func (j *Journal) renew() error {
 	content, err := j.read()
 	if err != nil {
@@ -146,8 +146,8 @@ func (j *Journal) renew() error {
 	return j.Rewrite(content[:j.size])
 }
 
-// Rewrite writes the journal's content over itself, and syncs it. That needs no room, and a crash between leaves of each block what
-// was on the disk or what is written now.
+// Rewrite writes the acknowledged data again, in its place, and syncs the file. It needs no space on the disk. After a crash, each
+// block has the old data or the new.
 func (j *Journal) Rewrite(content []byte) error {
 	if err := j.Cut(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (j *Journal) Rewrite(content []byte) error {
 	return nil
 }
 
-// Cut cuts off what was not acknowledged, with the room that is reserved there.
+// Cut truncates the file after the acknowledged data. That releases the reserved space, too.
 func (j *Journal) Cut() error {
 	if err := j.file.Truncate(j.size); err != nil {
 		return fmt.Errorf("cutting off what was not written whole: %w", err)

@@ -25,7 +25,7 @@ func operation(k keyed.Key, kind string) keyed.Operation { return keyed.Operatio
 // newTable returns a table without jitter.
 func newTable() *keyed.Table { return keyed.New(backoff.Policy{Jitter: -1}) }
 
-// try locks k; the lock is nil when that is refused.
+// try locks k. It returns a nil lock if that is refused.
 func try(table *keyed.Table, k keyed.Key, s keyed.Operation) (*keyed.Lock, *keyed.Refusal) {
 	lock := &keyed.Lock{
 		Operation: s, AllPods: k.Pod == "" && s.Key.Pod != "", AllNodes: k.Node == "" && s.Key.Node != "",
@@ -76,7 +76,7 @@ func TestWhichKeysMeet(t *testing.T) {
 	}
 }
 
-// TestIndexAgreesWithTheRule compares the counted look-ups with the rule, for random locks.
+// TestIndexAgreesWithTheRule compares the table's index with Key.Meets, for random locks.
 func TestIndexAgreesWithTheRule(t *testing.T) {
 	names := []string{"", "a", "b", "c"}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -207,8 +207,8 @@ func TestFailuresOfOperationsThatAreNotRetriedGo(t *testing.T) {
 	})
 }
 
-// BenchmarkPending shows that a look-up costs the same for ten locks as for a hundred thousand: it is made of map
-// look-ups alone, and allocates nothing.
+// BenchmarkPending shows that a query costs the same for ten locks as for a hundred thousand. It only reads maps and allocates
+// nothing.
 func BenchmarkPending(b *testing.B) {
 	for _, n := range []int{10, 1000, 100000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {

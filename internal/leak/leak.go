@@ -1,10 +1,10 @@
-// Package leak fails a run of tests that leaves goroutines or descriptors behind.
+// Package leak fails a run of tests that leaves goroutines or descriptors.
 //
 //	func TestMain(m *testing.M) { os.Exit(leak.Run(m)) }
 //
-// It looks once, after the last test, so it costs nothing while they run, and a test need not know of it. What is about to
-// end is given time to. mount/mounttest.Main does it for the packages that use that. It is for tests only; it does not
-// import testing, so that every package may link it.
+// It checks once, after the last test, so the tests themselves need no change and take no longer. Goroutines and descriptors that
+// are about to end have [Timeout] to do so. mount/mounttest.Main includes the check. The package is for tests only. It does not import
+// testing, so every package may link it.
 package leak
 
 import (
@@ -18,37 +18,37 @@ import (
 	"time"
 )
 
-// Patience is how long what the tests started and opened may outlive them.
-const Patience = 10 * time.Second
+// Timeout is how long goroutines and descriptors may outlive the tests.
+const Timeout = 10 * time.Second
 
 // Runner runs tests, as *testing.M does.
 type Runner interface {
-	// Run runs them and returns the exit code.
+	// Run runs the tests and returns the exit code.
 	Run() int
 }
 
-// Run runs the tests and returns the exit code, which is not zero when one failed, or when a goroutine or a descriptor is
-// there that was not there before. Those are written to standard error. A run that failed is not looked at.
-func Run(tests Runner) int { return run(tests, Patience, os.Stderr) }
+// Run runs the tests and returns the exit code. It is not zero if a test failed, or if the tests left goroutines or descriptors,
+// which Run writes to standard error. After a failed test, Run does not check for them.
+func Run(tests Runner) int { return run(tests, Timeout, os.Stderr) }
 
-func run(tests Runner, patience time.Duration, out io.Writer) int {
-	before := look()
+func run(tests Runner, timeout time.Duration, out io.Writer) int {
+	before := current()
 	code := tests.Run()
 	if code != 0 {
 		return code
 	}
-	left := before.lasting(patience)
+	left := before.awaitLeft(timeout)
 	if len(left) == 0 {
 		return 0
 	}
-	fmt.Fprintf(out, "leak: the tests left %d goroutines or descriptors behind:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
+	fmt.Fprintf(out, "leak: the tests left %d goroutines or descriptors:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 	return 1
 }
 
-// state is what was there: goroutines by number, descriptors by number and target.
+// state is the set of goroutines, by number, and of descriptors, by number and target.
 type state map[string]bool
 
-func look() state {
+func current() state {
 	startPoller()
 	s := state{}
 	for id := range goroutines() {
@@ -60,18 +60,18 @@ func look() state {
 	return s
 }
 
-// lasting returns what is there beyond s and does not go in time.
-func (s state) lasting(patience time.Duration) []string {
-	end := time.NewTimer(patience)
+// awaitLeft waits until left returns nothing, and returns what is left after the timeout.
+func (s state) awaitLeft(timeout time.Duration) []string {
+	end := time.NewTimer(timeout)
 	defer end.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		left := s.more()
+		left := s.left()
 		if len(left) == 0 {
 			return nil
 		}
-		// A mount.Mounter keeps one descriptor for as long as it is reachable; the collector closes it.
+		// A mount.Mounter keeps one descriptor open until the garbage collector frees it.
 		runtime.GC()
 		select {
 		case <-tick.C:
@@ -81,8 +81,8 @@ func (s state) lasting(patience time.Duration) []string {
 	}
 }
 
-// more returns what is there and was not in s.
-func (s state) more() []string {
+// left returns the present goroutines and descriptors that are not in s.
+func (s state) left() []string {
 	var left []string
 	for id, stack := range goroutines() {
 		if !s[id] && !belongsToRuntime(stack) {
@@ -98,7 +98,7 @@ func (s state) more() []string {
 	return left
 }
 
-// goroutines returns the stacks of all goroutines but the caller's, by number.
+// goroutines returns the stacks of all goroutines except the caller's, by number.
 func goroutines() map[string]string {
 	buf := make([]byte, 1<<20)
 	for n := runtime.Stack(buf, true); ; n = runtime.Stack(buf, true) {
@@ -118,7 +118,7 @@ func goroutines() map[string]string {
 	return stacks
 }
 
-// belongsToRuntime reports whether a goroutine is one that the standard library starts once and never ends.
+// belongsToRuntime reports whether the standard library started the goroutine once and never ends it.
 func belongsToRuntime(stack string) bool {
 	for _, name := range []string{"\nos/signal.loop(", "created by os/signal.", "created by runtime.", "\nruntime/pprof.profileWriter("} {
 		if strings.Contains(stack, name) {
@@ -128,8 +128,8 @@ func belongsToRuntime(stack string) bool {
 	return false
 }
 
-// descriptors returns the open descriptors of this process, each as number and target; none where the system does not
-// tell.
+// descriptors returns the open descriptors of this process, each as number and target. It returns none on a system without
+// /proc/self/fd.
 func descriptors() []string {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
@@ -139,7 +139,7 @@ func descriptors() []string {
 	var files []string
 	for _, entry := range entries {
 		target, err := os.Readlink(filepath.Join(dir, entry.Name()))
-		if err == nil { // Else it is the one of the directory, which is closed by now.
+		if err == nil { // The descriptor of the directory itself is already closed.
 			files = append(files, entry.Name()+" "+target)
 		}
 	}

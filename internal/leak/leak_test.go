@@ -29,7 +29,7 @@ func waits(stop <-chan struct{}) { <-stop }
 
 func TestADescriptorThatStaysIsTold(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("missing: /proc/self/fd, which tells what is open")
+		t.Skip("missing: /proc/self/fd, which lists open files")
 	}
 	var out bytes.Buffer
 	name := filepath.Join(t.TempDir(), "forgotten")
@@ -52,7 +52,7 @@ func TestWhatEndsInTimeIsNoLeak(t *testing.T) {
 		go waits(stop)
 		time.AfterFunc(time.Millisecond, func() { close(stop) })
 		return 0
-	}), Patience, &out)
+	}), Timeout, &out)
 	assert.Zero(t, code)
 	assert.Empty(t, out.String())
 }

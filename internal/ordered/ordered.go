@@ -1,7 +1,7 @@
-// Package ordered keeps values in order, so that the first one not less than another is found in the time of a logarithm.
+// Package ordered has a sorted set. It finds the first value that is not less than another in logarithmic time.
 //
-// A [Set] is a treap: a search tree whose shape is that of random insertions, whatever the order in which values come. It has
-// no lock, keeps no goroutine and calls nothing but its comparison.
+// A [Set] is a treap: a search tree whose shape is that of random insertions, whatever the order in which values are added. It
+// has no lock and no goroutine, and calls nothing but its comparison.
 package ordered
 
 import (
@@ -9,36 +9,35 @@ import (
 	"math/rand/v2"
 )
 
-// Set is an ordered set. Make it with [New]. It is to be used by one goroutine at a time.
+// Set is an ordered set. Make it with [New]. It may be used by one goroutine at a time.
 type Set[T any] struct {
 	compare func(a, b T) int
 	root    *node[T]
 	length  int
 }
 
-// node is one value. Its rank is no less than that of what is below it.
+// node is one value. No node below it has a higher rank.
 type node[T any] struct {
 	value       T
 	rank        uint64
 	left, right *node[T]
 }
 
-// New returns an empty set in the order of compare, which is negative when a comes before b and zero when they are the same
-// to the set.
+// New returns an empty set in the order of compare, which is negative if a comes before b, and zero if a and b are equal.
 func New[T any](compare func(a, b T) int) *Set[T] { return &Set[T]{compare: compare} }
 
-// Len returns how many values there are.
+// Len returns the number of values.
 func (s *Set[T]) Len() int { return s.length }
 
-// Add adds v, in place of the value that is the same to the set.
+// Add adds v. It replaces a value that is equal to v.
 func (s *Set[T]) Add(v T) {
 	s.Remove(v)
 	before, after := s.split(s.root, v)
-	s.root = join(join(before, &node[T]{value: v, rank: rand.Uint64()}), after) // The shape needs no secrecy.
+	s.root = join(join(before, &node[T]{value: v, rank: rand.Uint64()}), after) // Nothing depends on the ranks being secret.
 	s.length++
 }
 
-// Remove takes out the value that is the same as v to the set, and reports whether there was one.
+// Remove removes the value that is equal to v, and reports whether there was one.
 func (s *Set[T]) Remove(v T) bool {
 	for at := &s.root; *at != nil; {
 		switch order := s.compare(v, (*at).value); {
@@ -55,12 +54,12 @@ func (s *Set[T]) Remove(v T) bool {
 	return false
 }
 
-// From returns the values that do not come before v, in order. The set must not be changed meanwhile.
+// From returns the values that are not less than v, in order. Do not change the set during the loop.
 func (s *Set[T]) From(v T) iter.Seq[T] {
 	return func(yield func(T) bool) { s.ascend(s.root, v, yield) }
 }
 
-// ascend yields what is at n and below it and not before v, and reports whether more is asked for.
+// ascend yields the values of the tree n that are not less than v. It returns false if yield does.
 func (s *Set[T]) ascend(n *node[T], v T, yield func(T) bool) bool {
 	if n == nil {
 		return true
@@ -71,7 +70,7 @@ func (s *Set[T]) ascend(n *node[T], v T, yield func(T) bool) bool {
 	return s.ascend(n.left, v, yield) && yield(n.value) && s.ascend(n.right, v, yield)
 }
 
-// split returns what of n comes before v, and the rest.
+// split splits the tree n into the values less than v, and the others.
 func (s *Set[T]) split(n *node[T], v T) (before, after *node[T]) {
 	if n == nil {
 		return nil, nil
@@ -84,7 +83,7 @@ func (s *Set[T]) split(n *node[T], v T) (before, after *node[T]) {
 	return before, n
 }
 
-// join returns one tree of two, of which all of a comes before all of b.
+// join joins two trees. All values of a must be less than all values of b.
 func join[T any](a, b *node[T]) *node[T] {
 	switch {
 	case a == nil:

@@ -11,7 +11,7 @@ import (
 	"github.com/volumekit/volumekit/internal/ordered"
 )
 
-// A set holds what a sorted slice would, whatever is added and removed in whatever order.
+// A set has the same values as a sorted slice after any additions and removals.
 func TestASetIsASortedSlice(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	set := ordered.New(cmp.Compare[int])
@@ -37,7 +37,7 @@ func TestASetIsASortedSlice(t *testing.T) {
 	}
 }
 
-// A value that is the same to the set takes the place of the old one; who has enough stops.
+// Add replaces an equal value. A loop over From may end early.
 func TestAddReplacesAndFromStops(t *testing.T) {
 	type pair struct{ key, value int }
 	set := ordered.New(func(a, b pair) int { return cmp.Compare(a.key, b.key) })

@@ -2,12 +2,12 @@ package outcome
 
 import "fmt"
 
-// AbandonedError is the error of a call that did not return when its context ended, and that was abandoned. It may still have
-// its effect. It matches what ended the context, and ErrUncertain unless the call changes nothing.
+// AbandonedError is the error of a call that was abandoned because it did not return when its context ended. The call may still
+// have its effect. The error matches the cause of the context's end, and ErrUncertain unless the call changes nothing.
 type AbandonedError struct {
 	// Call is the call, or the step, that did not return, such as "umount2".
 	Call string
-	// Path is the path that it is about; empty when it is about none.
+	// Path is the path on which the call works; empty for none.
 	Path string
 
 	looks bool
@@ -15,7 +15,8 @@ type AbandonedError struct {
 	done  <-chan struct{}
 }
 
-// NewAbandonedError returns the error of a call that cause ended, and that closes done when it returns.
+// NewAbandonedError returns the error of a call that may have an effect. cause ended the context of the call. done closes when the
+// call returns.
 func NewAbandonedError(call, path string, cause error, done <-chan struct{}) *AbandonedError {
 	return &AbandonedError{Call: call, Path: path, cause: cause, done: done}
 }
@@ -36,11 +37,11 @@ func (e *AbandonedError) Error() string {
 // Uncertain reports whether the call may have its effect.
 func (e *AbandonedError) Uncertain() bool { return !e.looks }
 
-// Done returns a channel that is closed when the call has really ended. It never is if the kernel never returns.
+// Done returns a channel that closes when the call has returned. It never closes if the kernel never returns.
 func (e *AbandonedError) Done() <-chan struct{} { return e.done }
 
-// Is reports whether target is ErrUncertain and the call may have its effect.
+// Is reports whether target is ErrUncertain and the call may still have its effect.
 func (e *AbandonedError) Is(target error) bool { return !e.looks && target == ErrUncertain }
 
-// Unwrap returns what ended the call's context.
+// Unwrap returns the cause of the end of the call's context.
 func (e *AbandonedError) Unwrap() error { return e.cause }

@@ -1,12 +1,12 @@
 // Package outcome says how a call that changes the world ended.
 //
 // A call ends in one of four classes. Done: the effect is there. Transient: nothing was started, a retry may work.
-// Uncertain: the effect may be there, may still come, or may be there in part. Final: the call is over and the effect
-// is not there. Kubernetes recognises its classes by a plain type assertion and so loses them when an error is wrapped;
-// here every class survives any wrapping.
+// Uncertain: the effect may be there, may still come, or may be there in part. Final: the call has ended and the effect
+// is not there. Kubernetes recognises its classes by a plain type assertion, and so loses them when an error is wrapped.
+// Here every class survives any wrapping.
 //
-// The packages volume and mount export the sentinels of this package under their own names, so that both leaves speak
-// of the same outcome without knowing each other.
+// The packages volume and mount export the errors of this package under their own names. So both have the same classes, and
+// neither imports the other.
 package outcome
 
 import (
@@ -15,17 +15,17 @@ import (
 	"slices"
 )
 
-// ErrUncertain matches (errors.Is) every error after which the effect of the call may or may not be there.
+// ErrUncertain matches (errors.Is) every error of a call whose effect may or may not be there.
 var ErrUncertain = errors.New("outcome is uncertain")
 
-// ErrTransient matches (errors.Is) every error of a call that did not start and that may work when it is tried again.
+// ErrTransient matches (errors.Is) every error of a call that did not start and may succeed at a retry.
 var ErrTransient = errors.New("did not start, may work later")
 
-// ErrNotFound matches (errors.Is) every error that says that an object does not exist: of a store, and of what gives objects
-// to a plugin. Packages store and volume export it, so that plugins need not know the store.
+// ErrNotFound matches (errors.Is) every error that says that an object does not exist: errors of stores, and of the getters of
+// plugins. Packages store and volume export it, so plugins need not import the store.
 var ErrNotFound = errors.New("not found")
 
-// Class is how a call ended.
+// Class says how a call ended.
 type Class uint8
 
 // The four classes. The zero value is Done.
@@ -51,14 +51,14 @@ func (c Class) String() string {
 	return "invalid"
 }
 
-// uncertain is the shape of an error that knows by itself whether the outcome is uncertain.
+// uncertain is the method of an error that has the outcome itself.
 type uncertain interface{ Uncertain() bool }
 
-// lost is the shape of an error whose call was abandoned and may still be running.
+// lost is the method of an error whose call was abandoned and may still run.
 type lost interface{ Done() <-chan struct{} }
 
-// ClassOf returns the class of err. Uncertain wins over Transient where an error claims both, because forgetting an
-// effect is worse than looking twice.
+// ClassOf returns the class of err. An error that matches both is Uncertain, not Transient: to forget an effect is worse than
+// to check for it in vain.
 func ClassOf(err error) Class {
 	switch {
 	case err == nil:
@@ -72,8 +72,7 @@ func ClassOf(err error) Class {
 	}
 }
 
-// IsUncertain reports whether the effect of the call that returned err may be there. One part of err that says so is
-// enough, whatever the other parts say.
+// IsUncertain reports whether the effect of the call that returned err may be there. It may be if any part of err is uncertain.
 func IsUncertain(err error) bool {
 	if errors.Is(err, ErrUncertain) {
 		return true
@@ -86,9 +85,8 @@ func IsUncertain(err error) bool {
 	return false
 }
 
-// DoneOf returns the channel that is closed when every call that err says was abandoned has really ended, or nil when
-// all calls had ended before err was returned. Where err tells of several abandoned calls, a goroutine waits for them; it
-// ends with the last.
+// DoneOf returns a channel that closes when every abandoned call in err has returned. It returns nil if err has no abandoned
+// call. If err has several, a goroutine waits for them. It ends with the last call.
 func DoneOf(err error) <-chan struct{} {
 	calls := abandonedCalls(err)
 	switch len(calls) {
@@ -107,8 +105,7 @@ func DoneOf(err error) <-chan struct{} {
 	return all
 }
 
-// Running returns, for each call that err says was abandoned and that has not ended by now, the channel that is closed
-// when it does.
+// Running returns the channels of the abandoned calls in err that have not returned yet. Each closes when its call returns.
 func Running(err error) []<-chan struct{} { return slices.DeleteFunc(abandonedCalls(err), closed) }
 
 func abandonedCalls(err error) []<-chan struct{} {

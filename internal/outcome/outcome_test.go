@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// said is an error that speaks for itself.
+// said is an error with the method Uncertain.
 type said struct {
 	uncertain bool
 	done      chan struct{}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkPut is what an intent costs.
+// BenchmarkPut measures the write of an intent.
 func BenchmarkPut(b *testing.B) {
 	d, payload := benchDir(b, 0), make([]byte, 600)
 	b.ReportAllocs()
@@ -16,7 +16,7 @@ func BenchmarkPut(b *testing.B) {
 	}
 }
 
-// BenchmarkLoad is what a start with many records costs.
+// BenchmarkLoad measures a start with many records.
 func BenchmarkLoad(b *testing.B) {
 	d := benchDir(b, 8000)
 	for b.Loop() {

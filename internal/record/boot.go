@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// BootID returns the kernel's id of this boot, which changes with each boot. It is for records of what ends with the boot, such as
-// mounts: a directory that is not on a tmpfs still has them afterwards. Only Linux has it.
+// BootID returns the kernel's id of this boot, which changes with each boot. Store it in records of objects that end with the boot,
+// such as mounts: if the directory is not on a tmpfs, it still has the records afterwards. Only Linux has the id.
 func BootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

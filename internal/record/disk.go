@@ -6,20 +6,20 @@ import (
 	"github.com/volumekit/volumekit/internal/journal"
 )
 
-// disk is what a [Dir] does to its directory, one system call in each method that changes something: a test cuts the power between
-// any two.
+// disk has the system calls of a [Dir] on its directory. Each method that changes something makes one call: a test can simulate a
+// power cut between any two.
 type disk interface {
 	journal.Files
 
-	// stat returns what a name stands for. It follows no link.
+	// stat returns the type and size of the file with a name. It follows no link.
 	stat(name string) (fs.FileInfo, error)
 	// mkdir makes a directory.
 	mkdir(name string) error
-	// readRecord returns the content of a file that earlier versions have kept for one record.
+	// readRecord returns the content of a file in which earlier versions kept one record.
 	readRecord(name string) ([]byte, error)
 }
 
-// kernelDisk is the disk that the kernel offers.
+// kernelDisk implements disk with the kernel's system calls.
 type kernelDisk struct {
 	journal.Directory
 

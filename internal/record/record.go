@@ -17,76 +17,76 @@ var (
 	ErrLocked = errors.New("locked by another process or manager")
 	// ErrUnsupported says that directories cannot be locked on this platform.
 	ErrUnsupported = errors.ErrUnsupported
-	// ErrUnsafe says that others than this user and root could write records of their own.
-	ErrUnsafe = errors.New("others may write there")
-	// ErrNewer says that a record is of a newer program than this one, which has to leave it alone. What checks payloads
-	// may return it too.
+	// ErrUnsafe says that other users than this one and root could write records.
+	ErrUnsafe = errors.New("other users can write there")
+	// ErrNewer says that a newer program has written a record. This one must not change it. A function that checks payloads may
+	// return it, too.
 	ErrNewer = errors.New("written by a newer program")
 	// ErrRemoved says that the log was removed while it was in use.
 	ErrRemoved = fmt.Errorf("the log of records was removed, start again: %w", fs.ErrNotExist)
 )
 
-// Options says how a directory of records is kept.
+// Options configures a directory of records.
 type Options struct {
 	// Sync makes every write durable before it returns.
 	Sync bool
 }
 
-// Dir is a locked directory of records. Its methods may be called from several goroutines at once, but those that write
-// the same key must take turns.
+// Dir is a locked directory of records. Its methods may be called from several goroutines at once. Writes of the same key must
+// not run at the same time.
 type Dir struct {
 	files files
 	root  *os.Root
 	lock  directory
 
 	mu sync.Mutex
-	// waiting is what the next who leads writes; nil when no writer waits.
+	// waiting is the batch of the writers that wait; nil if no writer waits. The next leader writes it.
 	waiting *batch
 
-	// lead is taken by the one goroutine that reads or writes files. It owns what follows.
+	// lead is a lock: its holder, the leader, is the one goroutine that reads or writes files. It guards the fields below.
 	lead   chan struct{}
 	closed bool
-	// log is the open log, nil before the first write; file is what it is written by.
+	// log is the open log, and file its file; nil before the first write.
 	log  *journal.Journal
 	file journal.File
-	text []byte // what is written, to be used again
-	// index says where the record of each key is in the log. removals is how much room their removal needs, live how much they
-	// take.
+	text []byte // a buffer for frames
+	// index has the place of the record of each key in the log. removals is the number of bytes that the removal of all records
+	// needs, live the number of bytes of the records.
 	index    map[string]span
 	removals int64
 	live     int64
-	base     int64 // how long the log was when it got its name
-	due      int64 // how long the log may become before it is written anew
-	least    int64 // how long it becomes at least
-	// found is what has to be done with what was read before anything is written; nil: nothing has. unread says that nothing was
+	base     int64 // the length of the log when it got its name
+	due      int64 // the length at which the log is written anew
+	least    int64 // the smallest value of due
+	// found is the work that the last read has left, to be done before the next write; nil for none. unread says that nothing was
 	// read yet, and unnamed that the name of the log may not be durable.
 	found           *found
 	unread, unnamed bool
-	// early is what was found damaged before Load was called.
+	// early holds the damage that was found before Load was called.
 	early []Damaged
-	// left holds the names, by [fileName], of records that are not to be overwritten: files, and records in the log.
+	// left holds the names, by [fileName], of records that must not be overwritten: files, and records in the log.
 	left map[string]struct{}
 }
 
 // Record is one record.
 type Record struct {
-	// Key is what Put was given.
+	// Key is the key of the record.
 	Key string
-	// Payload is what Put was given.
+	// Payload is the last payload that was put for the key.
 	Payload []byte
 }
 
-// Damaged is what cannot be used as a record.
+// Damaged is data that cannot be used as a record.
 type Damaged struct {
-	// Path is the absolute path of a file with it, which was moved aside; where it lay when it was not moved.
+	// Path is the absolute path of the file to which the data was moved, or of the file in which it was found if it was not moved.
 	Path string
-	// Err says why.
+	// Err is the reason.
 	Err error
 }
 
-// Open makes a directory when it is missing, with mode 0700, and locks it. The path must be absolute. A directory that is
-// locked elsewhere is an error that matches [ErrLocked]; one that belongs to another user than this one or root, or
-// that others may write to, matches [ErrUnsafe], for what is read there is trusted.
+// Open locks a directory, and makes it with mode 0700 if it is missing. The path must be absolute. If another Dir has the
+// directory open, the error matches [ErrLocked]. If the directory belongs to another user than this one or root, or other users can
+// write to it, the error matches [ErrUnsafe]: a Dir trusts what it reads.
 func Open(path string, o Options) (*Dir, error) {
 	if err := MakeDir(path, o); err != nil {
 		return nil, fmt.Errorf("directory of records: %w", err)
@@ -104,7 +104,7 @@ func Open(path string, o Options) (*Dir, error) {
 	return d, nil
 }
 
-// newDir returns a directory that is locked.
+// newDir returns the Dir of a locked directory.
 func newDir(in files) *Dir {
 	return &Dir{
 		files: in, lead: make(chan struct{}, 1), unread: true, least: leastLog,
@@ -112,7 +112,7 @@ func newDir(in files) *Dir {
 	}
 }
 
-// safeRoot opens the directory at path, which must be the one that is locked.
+// safeRoot opens the directory at path. It must be the locked one, and other users must not be able to write to it.
 func safeRoot(path string, locked directory) (*os.Root, error) {
 	if err := locked.checkOwner(); err != nil {
 		return nil, err
@@ -136,8 +136,8 @@ func isSame(root *os.Root, locked directory) (bool, error) {
 	return err == nil && os.SameFile(a, b), err
 }
 
-// MakeDir makes a directory, and those above it, when it is missing. With Sync they are on the disk when it returns: what
-// is synced into a directory that a power cut takes away is lost.
+// MakeDir makes a directory, and those above it, if they are missing. With Sync it makes them durable: otherwise a power cut could
+// remove the directory with the files that were synced in it.
 func MakeDir(path string, o Options) error {
 	above := filepath.Dir(path)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || above == path {
@@ -159,9 +159,9 @@ func MakeDir(path string, o Options) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Lock locks the directory at an absolute path, which must be there, against any other Lock or [Open] of it until it is
-// closed. Nothing is written. One that is locked is an error that matches [ErrLocked], and on a platform without such locks
-// the error matches [ErrUnsupported].
+// Lock locks an existing directory against any other Lock or [Open] of it, until the result is closed. The path must be absolute.
+// Lock writes nothing. If the directory is locked, the error matches [ErrLocked]. On a platform without such locks, it matches
+// [ErrUnsupported].
 func Lock(path string) (*os.File, error) {
 	directory, err := openDirectory(path)
 	if err != nil {
@@ -173,8 +173,8 @@ func Lock(path string) (*os.File, error) {
 // Path returns the path of the directory.
 func (d *Dir) Path() string { return d.files.path }
 
-// Close unlocks the directory, after the writes that wait. The records stay: in a log of which all is proven, where there is room
-// for that. A log without records is removed.
+// Close waits for the running writes and unlocks the directory. The records stay. If the log has grown or is damaged, Close writes
+// it anew, unless the disk is full. It removes a log without records.
 func (d *Dir) Close() error {
 	d.lead <- struct{}{}
 	defer func() { <-d.lead }()
@@ -183,15 +183,15 @@ func (d *Dir) Close() error {
 	}
 	d.closed = true
 	if d.log != nil && d.found == nil && (d.log.Size() > d.base || d.log.IsBroken()) {
-		_ = d.compact() // The log as it is says the same.
+		_ = d.compact() // If this fails, the present log has the same records.
 	}
 	if d.isEmpty() {
-		_ = d.removeLog() // So does a log that stays.
+		_ = d.removeLog() // If this fails, the log that stays has no records.
 	}
 	return errors.Join(d.closeLog(), d.lock.fd.Close(), d.root.Close())
 }
 
-// isEmpty reports whether no record is known, and nothing that could be one is in the log.
+// isEmpty reports whether the directory has no record, nor data that could be one.
 func (d *Dir) isEmpty() bool {
 	if d.unread || d.unnamed || len(d.index) > 0 || len(d.left) > 0 {
 		return false
@@ -202,7 +202,8 @@ func (d *Dir) isEmpty() bool {
 	return d.log == nil || !d.log.IsBroken()
 }
 
-// removeLog removes the log, and then what tells earlier versions of it. A Close that was killed may have left one of them.
+// removeLog removes the log, and then the file that marks the directory for earlier versions. A killed Close may have left one of
+// them.
 func (d *Dir) removeLog() error {
 	if !d.files.exists(logName) && !d.files.exists(newerMark) {
 		return nil
@@ -225,8 +226,8 @@ func (d *Dir) closeLog() error {
 	return log.Close()
 }
 
-// Mark makes an empty file beside the records, for what is true of all of them. name has no slash and does not end as the
-// name of a record does.
+// Mark makes an empty file in the directory, to record a fact about all records. name must have no slash and must not end like the
+// name of a record.
 func (d *Dir) Mark(name string) error {
 	err := d.files.makeFile(name, nil)
 	if err == nil {
@@ -238,5 +239,5 @@ func (d *Dir) Mark(name string) error {
 	return nil
 }
 
-// IsMarked reports whether [Dir.Mark] was called with that name.
+// IsMarked reports whether [Dir.Mark] was called with that name, also by an earlier process.
 func (d *Dir) IsMarked(name string) bool { return d.files.exists(name) }

@@ -1,8 +1,9 @@
-// Package releasetest keeps what released versions have written on disk, and has tests read it. It is for tests alone.
+// Package releasetest keeps the files that released versions have written, and checks that this version reads them. It is for tests
+// only.
 //
-// A package whose files outlive a version has one test with the name TestWhatReleasesHaveWritten, which calls [Check]. When a
-// release is made, with VOLUMEKIT_RELEASE in the environment, that test leaves what its version writes in
-// testdata/released/VERSION of its package. From then on it reads that too.
+// A package whose files outlive a version has a test with the name TestWhatReleasesHaveWritten, which calls [Check]. At a release,
+// VOLUMEKIT_RELEASE is set to the version. The test then stores the files that this version writes in testdata/released/VERSION of
+// its package. From then on it reads those files, too.
 package releasetest
 
 import (
@@ -13,11 +14,11 @@ import (
 	"testing"
 )
 
-// environment names the version that is being released.
+// environment is the variable with the version of a release.
 const environment = "VOLUMEKIT_RELEASE"
 
-// Check has write fill a directory, and read look whether all of it is understood: of the directory of this version, and of a copy
-// of each that a release has left. read may change its directory.
+// Check calls write to fill a directory with the files of this version. Then it calls read for that directory, and for a copy of the
+// files of each release. read must fail the test if it does not read everything that write writes. read may change its directory.
 func Check(t *testing.T, write, read func(t *testing.T, dir string)) {
 	t.Helper()
 	now := t.TempDir()
@@ -39,7 +40,7 @@ func Check(t *testing.T, write, read func(t *testing.T, dir string)) {
 	t.Run("now", func(t *testing.T) { read(t, now) })
 }
 
-// copyFiles copies the files that are not empty, with modes that other users cannot read: a lock is made again.
+// copyFiles copies the files that are not empty, readable by this user only. Locks are empty files: a program makes them again.
 func copyFiles(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(name string, entry fs.DirEntry, err error) error {

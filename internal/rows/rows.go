@@ -1,5 +1,5 @@
-// Package rows keeps the rows of a state of the world: lists of pointers, sorted by what tells the rows apart, so that every query
-// has an order. A list is short, or an insertion moves a few kilobytes at most. Its lock is that of the state.
+// Package rows has functions for the rows of a state of the world: lists of pointers, sorted by the key of the rows, so every query
+// returns its rows in order. An insertion moves the rows behind it, a few kilobytes at most. The functions do not lock: the state does.
 package rows
 
 import (
@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Find returns the row of a key; nil when there is none.
+// Find returns the row with a key; nil if there is none.
 func Find[R, K any](rows []*R, key K, compare func(*R, K) int) *R {
 	if i, ok := slices.BinarySearchFunc(rows, key, compare); ok {
 		return rows[i]
@@ -16,13 +16,13 @@ func Find[R, K any](rows []*R, key K, compare func(*R, K) int) *R {
 	return nil
 }
 
-// Insert adds the row of a key that is not there.
+// Insert adds a row with a key that no row has.
 func Insert[R, K any](rows []*R, row *R, key K, compare func(*R, K) int) []*R {
 	i, _ := slices.BinarySearchFunc(rows, key, compare)
 	return slices.Insert(rows, i, row)
 }
 
-// Remove takes out the row of a key.
+// Remove removes the row with a key, if there is one.
 func Remove[R, K any](rows []*R, key K, compare func(*R, K) int) []*R {
 	if i, ok := slices.BinarySearchFunc(rows, key, compare); ok {
 		return slices.Delete(rows, i, i+1)
@@ -30,7 +30,7 @@ func Remove[R, K any](rows []*R, key K, compare func(*R, K) int) []*R {
 	return rows
 }
 
-// SetList sets the list of a key, or deletes the key when nothing is in its list.
+// SetList sets the list of a key. It deletes the key if the list is empty.
 func SetList[K comparable, R any](lists map[K][]*R, key K, rows []*R) {
 	if len(rows) == 0 {
 		delete(lists, key)
@@ -48,7 +48,7 @@ func AppendCopies[C, R any](copies []C, rows []*R, copyOf func(*R) C) []C {
 	return copies
 }
 
-// KeysOf returns the keys of some values, sorted. It looks at all.
+// KeysOf returns the keys of the values for which which returns true, sorted. It visits all values.
 func KeysOf[K cmp.Ordered, V any](values map[K]V, which func(V) bool) []K {
 	var keys []K
 	for key, value := range values {
@@ -60,7 +60,7 @@ func KeysOf[K cmp.Ordered, V any](values map[K]V, which func(V) bool) []K {
 	return keys
 }
 
-// Pointers yields a pointer to each of the rows that copies returns when the loop begins.
+// Pointers yields a pointer to each of the rows that copies returns. It calls copies once, at the start of the loop.
 func Pointers[R any](copies func() []R) iter.Seq[*R] {
 	return func(yield func(*R) bool) {
 		rows := copies()

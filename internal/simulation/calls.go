@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Calls are calls that wait until they are let go on. The zero value holds none.
+// Calls holds calls that wait until the simulation releases them. The zero value is ready to use.
 type Calls struct {
 	mu     sync.Mutex
 	parked []*parked
@@ -20,12 +20,12 @@ type parked struct {
 
 // Call is a call that waits.
 type Call struct {
-	// Name is what is called; the label begins with it.
+	// Name is the name of the called function. Label begins with it.
 	Name string
-	// Label tells it from all others that wait. Where code that is broken makes the same call twice at a time, the later
-	// ones get a number each when they are listed.
+	// Label identifies the call among those that wait. If broken code makes the same call twice at a time, [Calls.Waiting] adds
+	// a number to the labels of the later ones.
 	Label string
-	// Owner made it; see [Calls.Drop].
+	// Owner is the process that makes the call; see [Calls.Drop].
 	Owner any
 }
 
@@ -38,7 +38,7 @@ func (c *Calls) Park(call Call) (verdict string) {
 	return <-p.answer
 }
 
-// Waiting returns the calls that wait, by label.
+// Waiting returns the calls that wait, sorted by label.
 func (c *Calls) Waiting() []Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,12 +58,12 @@ func (c *Calls) Waiting() []Call {
 	return calls
 }
 
-// Release lets the call with that label go on. It reports false when there is none.
+// Release lets the call with a label continue with the verdict. It returns false if there is no such call.
 func (c *Calls) Release(label, verdict string) bool {
 	plain, number, twice := strings.Cut(label, "~")
 	nth := 1
 	if twice {
-		nth, _ = strconv.Atoi(number) // One that is no number is zero, and is not there.
+		nth, _ = strconv.Atoi(number) // An invalid number is zero, which no call has.
 	}
 	p := c.take(plain, nth)
 	if p == nil {
@@ -89,7 +89,7 @@ func (c *Calls) take(label string, nth int) *parked {
 	return nil
 }
 
-// Drop lets all calls of owner go on with the verdict.
+// Drop lets all calls of an owner continue with the verdict.
 func (c *Calls) Drop(owner any, verdict string) {
 	c.mu.Lock()
 	var dropped []*parked
@@ -105,7 +105,7 @@ func (c *Calls) Drop(owner any, verdict string) {
 	}
 }
 
-// sort orders the calls by label, those with the same one as they came.
+// sort sorts the calls by label, and calls with the same label in the order in which they were made.
 func (c *Calls) sort() {
 	slices.SortStableFunc(c.parked, func(a, b *parked) int { return strings.Compare(a.call.Label, b.call.Label) })
 }

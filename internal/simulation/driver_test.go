@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/internal/simulation"
 )
 
-// letters is a world that offers the same letters each time, and does what is not refused.
+// letters is a world that always offers the same letters as steps. It does a step unless the step is refused.
 type letters struct {
 	offered string
 	refused string

@@ -1,8 +1,8 @@
 package simulation
 
-// Explore calls run once for each schedule of depth steps, each time with the source that takes it, and returns how many
-// there were. run makes a new world and drives it by the source; a world must offer the same choices after the same
-// steps. Choices of no weight are not taken. It ends early when run reports false.
+// Explore calls run once for each schedule of depth steps, with a source that selects the steps of the schedule. It returns the
+// number of schedules. run must make a new world and drive it by the source. A world must offer the same choices after the same
+// steps. Explore never selects a choice with weight zero. It ends early if run returns false.
 func Explore(depth int, run func(source Source) bool) (schedules int) {
 	path := &path{depth: depth}
 	for {
@@ -14,7 +14,7 @@ func Explore(depth int, run func(source Source) bool) (schedules int) {
 	}
 }
 
-// path takes, at each step, the choice that taken says, and the first one beyond its end.
+// path selects the choices of taken, by index, and beyond its end the first choice.
 type path struct {
 	depth, at int
 	taken     []int
@@ -44,7 +44,7 @@ func (p *path) Next(choices []Choice) (Step, bool) {
 	return step, true
 }
 
-// advance makes taken the next schedule, and reports false when there is none.
+// advance changes taken to the next schedule. It returns false if there is none.
 func (p *path) advance() bool {
 	p.taken, p.offered = p.taken[:p.at], p.offered[:p.at]
 	for i := len(p.taken) - 1; i >= 0; i-- {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Test is what [Number] needs of a *testing.T.
+// Test has the methods of a *testing.T that [Number] uses.
 type Test interface {
 	// Helper marks the caller as a helper of the test.
 	Helper()
@@ -13,7 +13,8 @@ type Test interface {
 	Fatal(args ...any)
 }
 
-// Number returns what a variable of the environment says, or the default. If it is no number, the test fails.
+// Number returns the number in a variable of the environment; otherwise if the variable is empty or not set. If it is not a number,
+// the test fails.
 func Number(t Test, name string, otherwise uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)

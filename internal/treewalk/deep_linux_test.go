@@ -65,7 +65,7 @@ func makeChain(t *testing.T, root string, depth int, names ...string) {
 	closeFD(fd)
 }
 
-// openDescriptors counts what is open in the trees of the tests. What else a process has open may change at any time.
+// openDescriptors counts the open files in the trees of the tests. The number of other open files may change at any time.
 func openDescriptors(t *testing.T) (open int) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/self/fd/*")
@@ -80,7 +80,7 @@ func openDescriptors(t *testing.T) (open int) {
 	return open
 }
 
-// withDescriptors calls f while this process may have only so many more open.
+// withDescriptors calls f while this process can open only a number of further files.
 func withDescriptors(t *testing.T, more int, f func()) {
 	t.Helper()
 	var limit unix.Rlimit
@@ -103,8 +103,8 @@ func walkCounting(t *testing.T, root string, options Options) (c *counter, err e
 	return c, tree.Walk(t.Context(), func() Visitor { return c })
 }
 
-// TestDepthCostsNoDescriptors walks trees that a workload has made to hurt: thousands of levels, each with something left to
-// do on the way back up, and names that no path could hold together.
+// TestDepthCostsNoDescriptors walks the worst trees that a workload can make: thousands of levels with entries to visit on the way
+// back up, and names that together are longer than any path.
 func TestDepthCostsNoDescriptors(t *testing.T) {
 	mounttest.RequireMounts(t)
 	for _, c := range []struct {
@@ -143,7 +143,7 @@ func TestHundredThousandLevels(t *testing.T) {
 	})
 }
 
-// TestWidthCostsNoDescriptors walks a tree in which each directory has many, so that many wait at once.
+// TestWidthCostsNoDescriptors walks a tree in which each directory has many others. Many wait at the same time.
 func TestWidthCostsNoDescriptors(t *testing.T) {
 	root := t.TempDir()
 	for i := range 20 {
@@ -177,8 +177,8 @@ func TestProcessWithoutDescriptorsGoesOnWithFewer(t *testing.T) {
 	})
 }
 
-// TestDirectoryThatIsMovedAwayIsAFailure moves a directory away that was closed to save descriptors while the walk is deep
-// below it. What is left to do in it cannot be found, and that is not the same as gone.
+// TestDirectoryThatIsMovedAwayIsAFailure moves a directory away that the walk has closed to save descriptors while it is deep
+// below it. The walk cannot visit the rest of the directory, and fails.
 func TestDirectoryThatIsMovedAwayIsAFailure(t *testing.T) {
 	for _, without := range []Feature{0, FeatureOpenat2} {
 		root, outside := t.TempDir(), t.TempDir()
@@ -207,8 +207,8 @@ func TestDirectoryThatIsMovedAwayIsAFailure(t *testing.T) {
 	}
 }
 
-// TestWhatTakesThePlaceOfAClosedDirectoryIsNotTakenForIt swaps a directory that was closed for a link to another tree of
-// the same shape, and for that tree itself. Nothing of it may be visited in place of what was there.
+// TestWhatTakesThePlaceOfAClosedDirectoryIsNotTakenForIt replaces a closed directory by a link to another tree of the same shape,
+// and by that tree itself. The walk must not visit the other tree.
 func TestWhatTakesThePlaceOfAClosedDirectoryIsNotTakenForIt(t *testing.T) {
 	for _, c := range []struct {
 		without Feature
@@ -375,7 +375,7 @@ func TestRootIsNotFollowedAndNeedNotBeADirectory(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestPinHoldsWhatWasSeen swaps a name between the moment when it is pinned and the moment when the pin is used.
+// TestPinHoldsWhatWasSeen replaces a name after its entry was pinned: the descriptor still has the pinned inode.
 func TestPinHoldsWhatWasSeen(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(root, "file"), []byte("12345"), 0o600))

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dir is a directory of the tree that was opened at least once. It is kept as long as something beneath it waits.
+// dir is a directory of the tree that was opened at least once. It is kept while it has references.
 type dir struct {
 	parent *dir // nil for the root
 	name   []byte
 	id     inode
-	// refs counts what waits for the directory: the reading of it, names to be entered, entries to be looked at.
+	// refs counts the work that needs the directory: reading it, directories in it to be read, entries in it to be visited.
 	refs atomic.Int32
 
 	// Guarded by dirs.mu.
-	fd         int // -1 when it was closed to save descriptors
-	users      int // who uses fd right now
+	fd         int // -1 while it is closed to save descriptors
+	users      int // the number of present uses of fd
 	prev, next *dir
 }
 
@@ -28,7 +28,7 @@ type inode struct {
 
 func inodeOf(st *unix.Statx_t) inode { return inode{st.Dev_major, st.Dev_minor, st.Ino} }
 
-// dirs is the list of the directories that are open, the one opened first at the front. The root is not among them.
+// dirs is the list of the open directories, in the order in which they were opened. The root is not among them.
 type dirs struct {
 	max int
 
@@ -43,8 +43,8 @@ func newDirs(most int) *dirs {
 	return d
 }
 
-// add enters an open directory, which is used until done, and closes another one when there are too many. When the
-// directory has been opened by another goroutine meanwhile, fd is closed and the other one stays.
+// add adds an open directory, in use until done. If too many are open, it closes another one that is not in use. If another
+// goroutine has opened the directory meanwhile, add closes fd.
 func (s *dirs) add(d *dir, fd int) {
 	s.mu.Lock()
 	spare := fd
@@ -62,7 +62,7 @@ func (s *dirs) add(d *dir, fd int) {
 	}
 }
 
-// use returns the descriptor of d and keeps it open until done, or -1.
+// use returns the descriptor of d, and keeps it open until done. It returns -1 if d is closed.
 func (s *dirs) use(d *dir) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *dirs) use(d *dir) int {
 	return d.fd
 }
 
-// useNearest is use for the nearest directory above d that is open. It returns the directories from there down to d.
+// useNearest is use for d, or for the nearest open directory above it. below are the closed directories from d up to that one.
 func (s *dirs) useNearest(d *dir) (above *dir, below []*dir) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,14 +83,14 @@ func (s *dirs) useNearest(d *dir) (above *dir, below []*dir) {
 	return d, below
 }
 
-// done ends one use. The descriptor stays open while something waits for the directory, and is closed when too many are.
+// done ends one use. The descriptor stays open until the directory has no references, or too many are open.
 func (s *dirs) done(d *dir) {
 	s.mu.Lock()
 	d.users--
 	s.mu.Unlock()
 }
 
-// drop says that one of those who waited for d does not any more.
+// drop removes one reference to d. It closes d if that was the last one, unless d is the root.
 func (s *dirs) drop(d *dir) {
 	if d.refs.Add(-1) > 0 || d.parent == nil {
 		return
@@ -106,7 +106,7 @@ func (s *dirs) drop(d *dir) {
 	}
 }
 
-// spare closes one directory that is not in use, and reports whether there was one.
+// spare closes the first opened directory that is not in use, and reports whether there was one.
 func (s *dirs) spare() bool {
 	s.mu.Lock()
 	fd := s.takeOldest()
@@ -118,15 +118,15 @@ func (s *dirs) spare() bool {
 	return true
 }
 
-// closeAll closes the directories that are still open when the walk has ended.
+// closeAll closes all open directories after the walk.
 func (s *dirs) closeAll() {
 	for s.spare() {
 		continue
 	}
 }
 
-// takeOldest takes the directory that was opened first and is not in use out of the list, and returns its descriptor; -1 if there
-// is none. A walk goes deep before it goes wide, so it will need this directory last.
+// takeOldest takes the first opened directory that is not in use out of the list, and returns its descriptor; -1 if there is none.
+// A walk goes deep before it goes wide, so it will need this directory last.
 func (s *dirs) takeOldest() int {
 	for d := s.list.next; d != &s.list; d = d.next {
 		if d.users == 0 {

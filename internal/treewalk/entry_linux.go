@@ -10,33 +10,32 @@ import (
 	"github.com/volumekit/volumekit/internal/descriptor"
 )
 
-// Entry is a name beneath the root and what it leads to.
+// Entry is a name beneath the root, with its inode.
 type Entry struct {
-	// Stat is what statx says: of the name, or once it is pinned, of what is pinned.
+	// Stat is the result of statx: for the name, or for the pinned inode once the entry is pinned.
 	Stat unix.Statx_t
 
 	worker *worker
 	dir    *dir
 	at     int    // the descriptor of dir
-	name   []byte // ended by a zero, with rubbish behind it
-	fd     int    // -1 when not pinned
+	name   []byte // ends at the first zero; the bytes after that have no meaning
+	fd     int    // -1 if the entry is not pinned
 }
 
 // IsDir reports whether the entry is a directory.
 func (e *Entry) IsDir() bool { return isDir(&e.Stat) }
 
-// FD returns the descriptor that [Entry.Pin] has opened, or -1. The walk closes it.
+// FD returns the descriptor of a pinned entry, or -1. The walk closes it.
 func (e *Entry) FD() int { return e.fd }
 
-// Path returns the path of the entry for messages. It is never to be opened. A path that is too long to be read is cut in
-// the middle.
+// Path returns the path of the entry, for messages. Do not open it. A very long path is shortened in the middle.
 func (e *Entry) Path() string { return e.worker.tree.pathOf(e.dir, e.name) }
 
-// Pin opens the entry without access (O_PATH) and asks it again, so that Stat and FD are about one and the same inode,
-// which cannot be swapped. The entries after it are then pinned from the start, as long as visitors go on to ask for it.
+// Pin opens the entry without access (O_PATH) and reads Stat again. Stat and FD are then about the same inode, also if the name
+// is replaced. The walk pins the next entries before their visit, while visitors keep calling Pin.
 //
-// An error that matches fs.ErrNotExist says that the entry has vanished, one that matches [ErrForeign] that something was
-// mounted there; the walk has counted both. Any other error is a *fs.PathError.
+// If the entry has vanished, the error matches fs.ErrNotExist. If a filesystem was mounted there, it matches [ErrForeign]. The
+// walk has counted both. Any other error is a *fs.PathError.
 func (e *Entry) Pin() error {
 	e.worker.pinning = true
 	if e.fd >= 0 {
@@ -45,7 +44,7 @@ func (e *Entry) Pin() error {
 	return e.worker.skipped(e.open(), e)
 }
 
-// skipped counts the entry that was left out because of errno and makes an error of it.
+// skipped counts a vanished or foreign entry, and returns the error for errno.
 func (w *worker) skipped(errno unix.Errno, e *Entry) error {
 	switch errno {
 	case 0:
@@ -61,7 +60,7 @@ func (w *worker) skipped(errno unix.Errno, e *Entry) error {
 	}
 }
 
-// open pins the entry. EXDEV says that it is foreign.
+// open pins the entry. EXDEV means that it is foreign.
 func (e *Entry) open() unix.Errno {
 	fd, errno := e.worker.openSpare(func() (int, unix.Errno) {
 		return openat(e.at, &e.name[0], unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
@@ -73,7 +72,7 @@ func (e *Entry) open() unix.Errno {
 	return e.worker.tree.look(fd, empty(), byFD, &e.Stat)
 }
 
-// unpin closes what was pinned.
+// unpin closes the descriptor of a pinned entry.
 func (e *Entry) unpin() {
 	if e.fd >= 0 {
 		closeFD(e.fd)
@@ -81,7 +80,7 @@ func (e *Entry) unpin() {
 	}
 }
 
-// look asks what there is, without waiting for what may be mounted there. EXDEV says that it is foreign.
+// look calls statx, and does not wait for a filesystem that may be mounted there. EXDEV means that the name is foreign.
 func (t *Tree) look(at int, name *byte, flags int, st *unix.Statx_t) unix.Errno {
 	if errno := statx(at, name, flags|unix.AT_STATX_DONT_SYNC, t.options.Mask, st); errno != 0 {
 		return errno
@@ -95,8 +94,8 @@ func (t *Tree) look(at int, name *byte, flags int, st *unix.Statx_t) unix.Errno 
 	return statx(at, name, flags, t.options.Mask, st)
 }
 
-// isForeign reports whether what st describes is the root of another mount. Where the kernel does not say so, at must be
-// its own descriptor.
+// isForeign reports whether st is of the root of another mount. If the kernel does not report that in st, at must be a descriptor
+// of the entry itself.
 func (t *Tree) isForeign(at, flags int, st *unix.Statx_t) bool {
 	if st.Attributes&(unix.STATX_ATTR_MOUNT_ROOT|unix.STATX_ATTR_AUTOMOUNT) != 0 && !t.options.Without.has(FeatureMountRoot) {
 		return true
@@ -111,10 +110,10 @@ func (t *Tree) isForeign(at, flags int, st *unix.Statx_t) bool {
 	return err != nil || id != t.mountID
 }
 
-// maxPath bounds the paths of messages; the longest that the kernel takes is twice as long.
+// maxPath is the longest path in a message, in bytes. The kernel takes paths that are twice as long.
 const maxPath = 2048
 
-// pathOf returns the path of name in dir, or of dir when name is empty.
+// pathOf returns the path of name in dir, or of dir if name is empty.
 func (t *Tree) pathOf(dir *dir, name []byte) string {
 	elements := [][]byte{trimZero(name)}
 	length := len(elements[0])
@@ -134,7 +133,7 @@ func (t *Tree) pathOf(dir *dir, name []byte) string {
 	return string(path)
 }
 
-// trimZero cuts the zero at the end of a name, and what is behind it.
+// trimZero returns a name without the zero at its end and the bytes after that.
 func trimZero(name []byte) []byte {
 	before, _, _ := bytes.Cut(name, dots[1:])
 	return before

@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// readFlags open a directory and nothing else, without a trace: reading it does not change its access time.
+	// readFlags open a directory for reading. Reads do not change its access time.
 	readFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOATIME
-	// throughFlags open a directory to go through it.
+	// throughFlags open a directory to open others beneath it.
 	throughFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	// maxStep bounds the path that one call of openat2 is given. The kernel takes 4096 bytes.
+	// maxStep is the longest path in bytes for one call of openat2. The kernel takes 4096.
 	maxStep = 4000
 )
 
-// openChild opens the directory name for reading. Only its owner may do that without a trace (EPERM). EXDEV says that it
-// is foreign.
+// openChild opens a directory for reading. If only its owner may keep the access time unchanged (EPERM), it opens the directory
+// without O_NOATIME. EXDEV means that the directory is foreign.
 func (t *Tree) openChild(at int, name *byte) (int, unix.Errno) {
 	fd, errno := t.openBeneath(at, name, readFlags)
 	if errno == unix.EPERM {
@@ -32,7 +32,7 @@ func (t *Tree) openBeneath(at int, name *byte, flags int) (int, unix.Errno) {
 	return openat2(at, name, flags)
 }
 
-// openSpare calls open until the process has a descriptor for it, as long as the walk has one to spare.
+// openSpare calls open. While the process has no free descriptor, it closes an unused directory of the walk and repeats the call.
 func (w *worker) openSpare(open func() (int, unix.Errno)) (int, unix.Errno) {
 	for {
 		fd, errno := open()
@@ -50,15 +50,15 @@ func (w *worker) acquire(d *dir) (int, error) {
 	return w.reopen(d)
 }
 
-// release ends what acquire has begun, and one wait for d.
+// release ends an acquire, and removes one reference to d.
 func (w *worker) release(d *dir) {
 	w.dirs.done(d)
 	w.dirs.drop(d)
 }
 
-// reopen finds a directory again that was closed. On its way it leaves some open: half way down, half of the rest, and so
-// on. Those who go back up a deep tree then find one near by each time, and all of their ways together are as long as the
-// tree is deep times the logarithm of it.
+// reopen opens a directory again that was closed, from the nearest open directory above it. On the way it keeps some directories
+// open: half way down, half of the rest, and so on. A walk back up a deep tree then finds an open one near by each time. Together,
+// these calls open as many directories as the depth of the tree times its logarithm.
 func (w *worker) reopen(d *dir) (int, error) {
 	above, below := w.dirs.useNearest(d)
 	defer w.dirs.done(above)
@@ -81,18 +81,18 @@ func (w *worker) reopen(d *dir) (int, error) {
 	return at.fd, nil
 }
 
-// lost is the error of a directory that was not found again. That it is not where it was does not say that it is gone.
+// lost returns the error of a directory that was not found again. It may have been moved, so the error does not say that it is gone.
 func (w *worker) lost(d *dir, errno unix.Errno) error {
 	err := error(errno)
 	switch errno {
 	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV:
 		err = ErrMoved
-	default: // of the filesystem
+	default: // an error of the filesystem
 	}
 	return &fs.PathError{Op: "open", Path: w.tree.pathOf(d, nil), Err: err}
 }
 
-// through opens the first of the directories that lie in each other beneath at, the last being the uppermost.
+// through opens below[0]. Each directory in below contains the one before it, and at contains the last.
 func (w *worker) through(at int, below []*dir) (int, unix.Errno) {
 	fd := at
 	for end := len(below); end > 0; {
@@ -115,7 +115,8 @@ func (w *worker) through(at int, below []*dir) (int, unix.Errno) {
 	return fd, 0
 }
 
-// step writes the path of as many directories, from the last one on, as one call takes, and returns how many are left.
+// step writes the path for the next call into w.path: as many directories, from the last one on, as fit. It returns the number of
+// those that remain.
 func (w *worker) step(below []*dir) (left int) {
 	w.path = w.path[:0]
 	for left = len(below); left > 0; left-- {
@@ -125,14 +126,14 @@ func (w *worker) step(below []*dir) (left int) {
 			break
 		}
 		if len(w.path) > 0 {
-			w.path[len(w.path)-1] = '/' // the zero of the name before
+			w.path[len(w.path)-1] = '/' // in place of the zero that ends the name before
 		}
 		w.path = append(w.path, name...)
 	}
 	return left
 }
 
-// verify reports whether fd is the directory that it is taken for.
+// verify returns an error unless fd is the directory with the inode want.
 func (w *worker) verify(fd int, want inode) unix.Errno {
 	var st unix.Statx_t
 	if errno := w.tree.look(fd, empty(), byFD, &st); errno != 0 {

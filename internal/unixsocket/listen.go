@@ -1,6 +1,6 @@
-// Package unixsocket makes the sockets on which bridges serve.
+// Package unixsocket makes the sockets of the servers of bridges.
 //
-// A socket has its permissions before a process can connect, replaces one that a killed process has left, and is never put into a
+// A socket has its permissions before a process can connect. It replaces the socket of a killed process. It is never made in a
 // directory in which other users could replace it.
 package unixsocket
 
@@ -16,7 +16,7 @@ import (
 	"github.com/volumekit/volumekit/internal/outcome"
 )
 
-// ErrInUse says that another process answers at the path of the socket.
+// ErrInUse says that another process accepts connections at the path of the socket.
 var ErrInUse = errors.New("another process serves the socket")
 
 // ErrUnsafe says that the path of a socket cannot be used safely.
@@ -25,10 +25,10 @@ var ErrUnsafe = errors.New("not a safe place for a socket")
 // privateSuffix ends the name of the directory in which the socket is made.
 const privateSuffix = ".new"
 
-// MaxPath is the length in bytes of the longest path: that of sockaddr_un, less what is added while the socket is made.
+// MaxPath is the length in bytes of the longest path. It is that of sockaddr_un without the suffix of the private directory.
 const MaxPath = 107 - len(privateSuffix+"/s")
 
-// Listener is a listener whose socket only [Listener.Remove] removes.
+// Listener is a listener on a socket. Close does not remove the socket; [Listener.Remove] does.
 type Listener struct {
 	*net.UnixListener
 
@@ -36,9 +36,9 @@ type Listener struct {
 	made fs.FileInfo
 }
 
-// Listen listens at an absolute path. It makes the directory of the socket, and those above it, if they are missing. The directory must belong to this
-// user or root, and others must not be able to write to it; otherwise the error matches [ErrUnsafe]. While another process answers
-// there, the error matches [ErrInUse].
+// Listen listens at an absolute path. It makes the directory of the socket, and those above it, if they are missing. The directory
+// must belong to this user or root, and other users must not be able to write to it; otherwise the error matches [ErrUnsafe]. If
+// another process accepts connections at the path, the error matches [ErrInUse].
 func Listen(ctx context.Context, path string, mode fs.FileMode) (*Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // others may connect, if the socket lets them
 		return nil, fmt.Errorf("directory of the socket: %w", err)
@@ -62,7 +62,7 @@ func Listen(ctx context.Context, path string, mode fs.FileMode) (*Listener, erro
 	return &Listener{UnixListener: listener, path: path, made: made}, os.Remove(early)
 }
 
-// privateDir makes an empty directory beside the socket that no other user can look into. A killed process may have left one.
+// privateDir makes an empty directory beside the socket that no other user can read. It replaces one that a killed process has left.
 func privateDir(path string) (string, error) {
 	dir := path + privateSuffix
 	if err := os.Remove(filepath.Join(dir, "s")); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +74,7 @@ func privateDir(path string) (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// publish gives the socket its permissions and its name.
+// publish gives the socket its permissions, and then renames it to its path.
 func publish(early, path string, mode fs.FileMode) (fs.FileInfo, error) {
 	if err := os.Chmod(early, mode); err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func publish(early, path string, mode fs.FileMode) (fs.FileInfo, error) {
 	return made, os.Rename(early, path)
 }
 
-// checkFree refuses a directory in which others can put a socket of their own, a path at which there is something else, and a
-// socket at which another process answers.
+// checkFree refuses a directory in which other users could put a socket, a path with a file that is not a socket, and a socket at
+// which another process accepts connections.
 func checkFree(ctx context.Context, path string) error {
 	if err := CheckDir(filepath.Dir(path)); err != nil {
 		return err
@@ -99,17 +99,17 @@ func checkFree(ctx context.Context, path string) error {
 	case err != nil:
 		return err
 	case there.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%q is there and no socket: remove it if you know what it is: %w", path, ErrUnsafe)
+		return fmt.Errorf("%q exists and is not a socket: remove it if you know what it is: %w", path, ErrUnsafe)
 	}
 	var dialer net.Dialer
 	if connection, err := dialer.DialContext(ctx, "unix", path); err == nil {
 		return errors.Join(fmt.Errorf("%q: %w", path, ErrInUse), connection.Close())
 	}
-	return nil // a process that is gone has left it
+	return nil // a process that has ended left it
 }
 
-// CheckDir refuses a directory of sockets in which other users can put one of their own. The error matches [ErrUnsafe]; that of a
-// missing directory matches outcome.ErrTransient too, since the program that serves there may make it.
+// CheckDir refuses a directory in which other users could put a socket: the error matches [ErrUnsafe]. If the directory is missing,
+// the error matches outcome.ErrTransient, because the server may still make it.
 func CheckDir(path string) error {
 	dir, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

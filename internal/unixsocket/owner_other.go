@@ -4,5 +4,5 @@ package unixsocket
 
 import "io/fs"
 
-// ownedByRootOrUs reports false: this platform shows no owner that could be trusted.
+// ownedByRootOrUs returns false: this platform has no owner that proves who can write.
 func ownedByRootOrUs(fs.FileInfo) bool { return false }

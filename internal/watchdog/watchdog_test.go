@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/internal/watchdog"
 )
 
-// owner notes when it learned what.
+// owner records the time of each call of its methods.
 type owner struct {
 	began    time.Time
 	mu       sync.Mutex
@@ -93,7 +93,7 @@ func TestACallThatDoesNotReturnIsAbandonedAfterItsGrace(t *testing.T) {
 	})
 }
 
-// TestTheEndOfAContextEndsTheCallsThatItBounds: the one that runs, and those that begin later.
+// TestTheEndOfAContextEndsTheCallsThatItBounds: the running call, and calls that begin later.
 func TestTheEndOfAContextEndsTheCallsThatItBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w watchdog.Watchdog
@@ -135,7 +135,7 @@ func TestTheEndOfAContextEndsTheCallsThatItBounds(t *testing.T) {
 	})
 }
 
-// TestCallsOfManyDeadlinesAreEachAbandonedInTime, those that begin later and are due earlier too.
+// TestCallsOfManyDeadlinesAreEachAbandonedInTime: this includes calls that begin later and are due earlier.
 func TestCallsOfManyDeadlinesAreEachAbandonedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w watchdog.Watchdog

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Queue is a first-in first-out queue in which a key waits at most once. All methods may be called from several
-// goroutines at once; none but Get blocks.
+// Queue is a first-in first-out queue in which a key waits at most once. Its methods may be called from several goroutines at
+// once. Only Get blocks.
 type Queue[K comparable] struct {
 	mu      sync.Mutex
 	order   []K
@@ -19,7 +19,7 @@ type Queue[K comparable] struct {
 	ready chan struct{}
 }
 
-// timer is a key that comes due.
+// timer queues a key at a time.
 type timer struct {
 	at   time.Time
 	stop func() bool
@@ -34,7 +34,7 @@ func New[K comparable]() *Queue[K] {
 	}
 }
 
-// Add queues key, unless it waits already. It does nothing after Stop.
+// Add queues key, unless the key already waits. It does nothing after Stop.
 func (q *Queue[K]) Add(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,8 +59,8 @@ func (q *Queue[K]) add(key K) {
 	q.signal()
 }
 
-// AddAt queues key at a time; one that has passed means now. A key that is to come at an earlier time already keeps
-// that one. It does nothing after Stop.
+// AddAt queues key at a time; a time in the past means now. If the key already has an earlier time, it keeps that. AddAt does
+// nothing after Stop.
 func (q *Queue[K]) AddAt(key K, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -83,7 +83,7 @@ func (q *Queue[K]) AddAt(key K, at time.Time) {
 	q.timers[key] = t
 }
 
-// due queues the key of a timer, unless another timer has taken its place.
+// due queues the key of a timer, unless another timer has replaced it.
 func (q *Queue[K]) due(key K, t *timer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,7 +94,7 @@ func (q *Queue[K]) due(key K, t *timer) {
 	q.add(key)
 }
 
-// Get waits for a key and takes it. It returns false when ctx has ended; keys that still wait stay.
+// Get waits for a key and takes it. It returns false if ctx has ended. The remaining keys stay in the queue.
 func (q *Queue[K]) Get(ctx context.Context) (key K, ok bool) {
 	for ctx.Err() == nil {
 		if key, ok = q.take(); ok {
@@ -128,7 +128,7 @@ func (q *Queue[K]) take() (key K, ok bool) {
 	return key, true
 }
 
-// signal leaves a token for one waiting Get. Get passes it on while there are keys.
+// signal wakes one waiting Get. That one wakes the next while there are keys.
 func (q *Queue[K]) signal() {
 	select {
 	case q.ready <- struct{}{}:
@@ -136,7 +136,7 @@ func (q *Queue[K]) signal() {
 	}
 }
 
-// Len returns the number of keys that wait, those that are to come at a time not counted.
+// Len returns the number of keys that wait, without those of a later time.
 func (q *Queue[K]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -110,7 +110,7 @@ func TestStopEndsTimersAndRefusesKeys(t *testing.T) {
 	})
 }
 
-// ending is a context that has ended by the time it is asked a second time.
+// ending is a context whose Err returns an error from the second call on.
 type ending struct {
 	context.Context //nolint:containedctx // It is a context.
 

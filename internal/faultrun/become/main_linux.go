@@ -1,5 +1,5 @@
-// Become is a second process for package faultrun that starts quickly: a test binary with the race detector takes a
-// while. See faultrun.Program.
+// Become is a second process for package faultrun. It starts faster than a test binary with the race detector. See
+// faultrun.Program.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package modeldisk is a directory in memory that notes each system call, for tests: it fails calls, becomes full, and says what a
-// power cut may leave of it.
+// Package modeldisk has a directory in memory, for tests. It records each system call, can fail calls, can become full, and computes
+// what a power cut may leave.
 package modeldisk
 
 import (
@@ -16,43 +16,44 @@ import (
 
 var _ journal.Files = (*Disk)(nil)
 
-// Disk is a directory in memory that notes each system call.
+// Disk is a directory in memory that records each system call.
 type Disk struct {
-	// Steps are the calls so far that have changed something.
+	// Steps are the calls that have changed something, in order.
 	Steps []Step
-	// Files are the files that there are, by their names.
+	// Files are the existing files, by name.
 	Files map[string]*File
-	// Fails, if not nil, says whether a call fails, before it does anything.
+	// Fails is called before each call that changes something. If it returns an error, the call fails with it; a write has then
+	// written half of its data. Nil fails nothing.
 	Fails func(Step) error
-	// Capacity is how many bytes the files may take; 0 for any.
+	// Capacity is the number of bytes that the files may occupy; 0 means no limit.
 	Capacity int64
 
-	mu sync.Mutex // guards all, but for Fails, which may wait
+	mu sync.Mutex // guards everything; it is not held while Fails runs, which may wait
 }
 
-// File is a file.
+// File is a file of a [Disk].
 type File struct {
-	// Content is what is read from it.
+	// Content is the content that a read returns.
 	Content []byte
 
 	disk *Disk
-	// reserved is up to where it takes room, whether that is used or not.
+	// reserved is the offset up to which the file occupies space, even without content there.
 	reserved int64
 }
 
 // Step is one system call.
 type Step struct {
-	// Call is its name, From and To are names of files.
+	// Call is the name of the call. From and To are names of files.
 	Call, From, To string
-	// File is the file of a call that has one.
+	// File is the file of the call; nil for none.
 	File *File
-	// At is where Data is written, or up to where the file reaches.
+	// At is the offset at which Data is written, or the new size or reserved size of the file.
 	At int64
-	// Data is what is written.
+	// Data is the written data.
 	Data []byte
 }
 
-// New returns a disk with files of these contents.
+// New returns a disk with files of these names and contents.
 func New(contents map[string][]byte) *Disk {
 	d := &Disk{Files: map[string]*File{}}
 	for name, content := range contents {
@@ -154,7 +155,7 @@ func (d *Disk) Sync() error {
 	return d.note(Step{Call: "sync"})
 }
 
-// roomFor says whether a file may take so many bytes. What has two names counts once.
+// roomFor returns ENOSPC if the disk has no space for a file of that size. A file with two names counts once.
 func (d *Disk) roomFor(f *File, size int64) error {
 	if d.Capacity == 0 || size <= f.takes() {
 		return nil
@@ -190,7 +191,7 @@ func (f *File) WriteAt(data []byte, at int64) (int, error) {
 		return 0, err
 	}
 	if err := f.disk.note(Step{Call: "write", File: f, At: at, Data: data}); err != nil {
-		half := len(data) / 2 // As a disk that becomes full does.
+		half := len(data) / 2 // A disk that becomes full writes a part, too.
 		f.Content = writeAt(f.Content, data[:half], at)
 		f.disk.Steps = append(f.disk.Steps, Step{Call: "write", File: f, At: at, Data: bytes.Clone(data[:half])})
 		return half, err
@@ -206,7 +207,7 @@ func (f *File) Truncate(size int64) error {
 	return f.truncate(size)
 }
 
-// Reserve implements [journal.File]. What is reserved is no part of what a power cut leaves.
+// Reserve implements [journal.File]. A power cut does not change the reserved size.
 func (f *File) Reserve(_, to int64) error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
@@ -229,7 +230,8 @@ func (f *File) truncate(size int64) error {
 	return err
 }
 
-// Sync implements [journal.File]. It fails as the kernel's does: what it could not write is read back, counts as written, and is on the disk or is not.
+// Sync implements [journal.File]. A failed sync behaves as the kernel's: reads return the data, later syncs do not write it again, and
+// it may or may not be on the disk.
 func (f *File) Sync() error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
@@ -249,9 +251,9 @@ func writeAt(content, data []byte, at int64) []byte {
 	return content
 }
 
-// CutPower yields what may be found after steps: of the changes of names that were not synced each is there or not, by itself;
-// of what was written to files and not synced nothing is there, half of the last write, zeros, or all. What a failed sync gave up is
-// there or is not, whatever is synced after it.
+// CutPower yields the possible contents of the directory after steps and a power cut. Each change of a name that was not synced may
+// be there or not. Of the data of a file that was not synced, there may be nothing, all but half of the last write, zeros in its
+// place, or all. Data that a failed sync did not write may be there or not; later syncs do not change that.
 func CutPower(steps []Step) func(yield func(map[string][]byte) bool) {
 	return func(yield func(map[string][]byte) bool) {
 		for contents := range cutPowerWhere(steps, "sync file") {
@@ -270,7 +272,7 @@ func CutPower(steps []Step) func(yield func(map[string][]byte) bool) {
 	}
 }
 
-// cutPowerWhere is CutPower where a failed sync did what failed says: a sync in spite of its error, or nothing.
+// cutPowerWhere is CutPower for one effect of failed syncs: "sync file" if they have synced in spite of the error, "lost" if not.
 func cutPowerWhere(steps []Step, failed string) func(yield func(map[string][]byte) bool) {
 	left := leftAfter(steps, failed)
 	return func(yield func(map[string][]byte) bool) {
@@ -285,12 +287,12 @@ func cutPowerWhere(steps []Step, failed string) func(yield func(map[string][]byt
 	}
 }
 
-// remains is what steps leave: what is durable, and what may be.
+// remains holds what is durable after steps, and what may be.
 type remains struct {
 	durable map[string]*File
-	pending []Step // of names
+	pending []Step // changes of names since the directory was synced
 	synced  map[*File][]byte
-	written map[*File][]Step // since the file was synced
+	written map[*File][]Step // writes since the file was synced
 }
 
 func leftAfter(steps []Step, failed string) remains {
@@ -321,7 +323,7 @@ func leftAfter(steps []Step, failed string) remains {
 	return r
 }
 
-// names returns the names that there are when the pending steps of a subset, one bit for each, are durable.
+// names returns the names if a subset of the pending steps is durable. Bit i of subset stands for step i.
 func (r remains) names(subset int) map[string]*File {
 	names := maps.Clone(r.durable)
 	for i, s := range r.pending {
@@ -332,7 +334,7 @@ func (r remains) names(subset int) map[string]*File {
 	return names
 }
 
-// contents returns what is in the files of names, as far as found says.
+// contents returns the contents of the files of names. found selects what is left of unsynced data, see apply.
 func (r remains) contents(names map[string]*File, found int) map[string][]byte {
 	contents := map[string][]byte{}
 	for name, f := range names {
@@ -341,7 +343,7 @@ func (r remains) contents(names map[string]*File, found int) map[string][]byte {
 	return contents
 }
 
-// name changes names as a step does.
+// name makes the change of a step to names.
 func (s Step) name(names map[string]*File) {
 	delete(names, s.From)
 	if s.To != "" {
@@ -349,7 +351,7 @@ func (s Step) name(names map[string]*File) {
 	}
 }
 
-// apply does steps to content as far as found says.
+// apply makes steps to content: none if found is 0, all but half of the last write if 1, zeros beyond the old end if 2, all if 3.
 func apply(content []byte, steps []Step, found int) []byte {
 	for i, s := range steps {
 		switch {
@@ -358,7 +360,7 @@ func apply(content []byte, steps []Step, found int) []byte {
 			content = content[:min(s.At, int64(len(content)))]
 		case found == 1 && i == len(steps)-1:
 			content = writeAt(content, s.Data[:len(s.Data)/2], s.At)
-		case found == 2: // Zeros are where nothing was.
+		case found == 2: // zeros beyond the old end only
 			content = writeAt(content, make([]byte, max(0, s.At+int64(len(s.Data))-int64(len(content)))), max(s.At, int64(len(content))))
 		default:
 			content = writeAt(content, s.Data, s.At)
@@ -367,21 +369,21 @@ func apply(content []byte, steps []Step, found int) []byte {
 	return content
 }
 
-// Named returns the file of that name; nil when there is none.
+// Named returns the file of that name; nil if there is none.
 func (d *Disk) Named(name string) *File {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.Files[name]
 }
 
-// Made returns how many calls were made.
+// Made returns the number of calls that have changed something.
 func (d *Disk) Made() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.Steps)
 }
 
-// Replay does the steps of another disk to this one.
+// Replay makes the steps of another disk on this one.
 func (d *Disk) Replay(steps []Step) {
 	here := map[*File]*File{}
 	for _, s := range steps {
@@ -414,7 +416,7 @@ func (f *File) do(s Step) {
 	}
 }
 
-// Contents returns what is in each file.
+// Contents returns the content of each file, by name.
 func (d *Disk) Contents() map[string][]byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -425,7 +427,7 @@ func (d *Disk) Contents() map[string][]byte {
 	return contents
 }
 
-// Identity is different for different states.
+// Identity returns a string that is different for different arguments.
 func Identity(allowed []string, contents map[string][]byte) string {
 	text := slices.Clone(allowed)
 	for _, name := range slices.Sorted(maps.Keys(contents)) {
