@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // ErrNodeAffinity says that a PersistentVolume's node affinity does not allow the node. Put the pod on a node that it
@@ -24,6 +25,14 @@ func CheckNodeAffinity(pv *v1.PersistentVolume, node *v1.Node) error {
 		return nil
 	}
 	return affinityNode{labels: node.Labels, name: node.Name}.check(pv.Spec.NodeAffinity.Required)
+}
+
+// CheckNodeAffinityByName is [CheckNodeAffinity] for a plugin that knows only the name of its node, which is also the label
+// kubernetes.io/hostname. A node affinity by another label does not allow the node. A plugin whose storage lies on its node calls it
+// before it deletes or empties a volume: here a volume of another node is missing, or its name is that of another volume.
+func CheckNodeAffinityByName(pv *v1.PersistentVolume, name types.NodeName) error {
+	labels := map[string]string{v1.LabelHostname: string(name)}
+	return CheckNodeAffinity(pv, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(name), Labels: labels}})
 }
 
 // HasNodeAffinity reports whether pv has a node affinity, which may exclude nodes.

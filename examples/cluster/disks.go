@@ -80,6 +80,17 @@ func (p provisioner) Provision(ctx context.Context, _ *v1.Node, _ []v1.TopologyS
 	return pv, nil
 }
 
+// NewDeleter implements volume.DeletableVolumePlugin. The node affinity is left out: each process reaches the images of the segment,
+// and loop-block knows one node.
+func (d *disks) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
+	if spec.PersistentVolume == nil {
+		return d.Plugin.NewDeleter(spec)
+	}
+	pv := spec.PersistentVolume.DeepCopy()
+	pv.Spec.NodeAffinity = nil
+	return d.Plugin.NewDeleter(volume.NewSpecFromPersistentVolume(pv, spec.ReadOnly))
+}
+
 // NewAttacher implements volume.AttachableVolumePlugin.
 func (d *disks) NewAttacher() (volume.Attacher, error) {
 	local, err := d.Plugin.NewAttacher()

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/volumekit/volumekit/volume"
 )
@@ -50,12 +49,9 @@ func (p *Plugin) reclaimed(spec *volume.Spec) (string, error) {
 	return name, nil
 }
 
-// checkNode refuses a volume that may be one of another node: here its path may be that of another volume. The plugin knows
-// only the name of its node, which is also the label kubernetes.io/hostname.
+// checkNode refuses a volume that may be one of another node: here its path may be that of another volume.
 func (p *Plugin) checkNode(pv *v1.PersistentVolume) error {
-	name := string(p.host.GetNodeName())
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}}
-	if err := volume.CheckNodeAffinity(pv, node); err != nil {
+	if err := volume.CheckNodeAffinityByName(pv, p.host.GetNodeName()); err != nil {
 		return fmt.Errorf("nothing is removed here: reclaim it on its own node, or name this one in its node affinity: %w", err)
 	}
 	return nil

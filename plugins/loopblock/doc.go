@@ -41,7 +41,9 @@
 // "suid" or "dev".
 //
 // An attached volume is not deleted. Deletion removes one name of one file, which is proven to be attached nowhere and locked
-// against attaching meanwhile.
+// against attaching meanwhile. A volume is deleted only by a node that its node affinity names, if it has one: on another node the
+// image would count as gone and stay for ever. Provision writes no node affinity, because nodes may share BaseDir. If several nodes
+// have images of their own, delete a volume on its node, or write the node affinity into its PersistentVolume.
 //
 // If all access modes of a volume are ReadOnlyMany, or its source or mount options say read-only, the loop device itself is
 // read-only. Then neither a repair nor a replay of the journal writes to the image.
