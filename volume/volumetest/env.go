@@ -73,7 +73,12 @@ func newRoot(t testing.TB, config Config) string {
 // newAgent registers a new plugin value on the same host.
 func (e *env) newAgent() agent {
 	e.t.Helper()
-	a := agent{caseRun: e.caseRun, registry: volume.NewVolumePluginMgr(e.host), plugin: e.config.NewPlugin(e.t)}
+	return e.newAgentOn(e.host)
+}
+
+func (e *env) newAgentOn(host *volume.Host) agent {
+	e.t.Helper()
+	a := agent{caseRun: e.caseRun, registry: volume.NewVolumePluginMgr(host), plugin: e.config.NewPlugin(e.t)}
 	if err := a.registry.InitPlugins(e.ctx(), a.plugin); err != nil {
 		e.t.Fatalf("Init of plugin %q: %v", a.plugin.GetPluginName(), err)
 	}

@@ -953,6 +953,8 @@ func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
 				without, with = grouped(fsGroup), grouped(fsGroup+1)
 			case "M11":
 				without, with = publishing(always), publishing(atFirst)
+			case "D6":
+				without, with = plantedConfig(t, provisioned, ""), missingElsewhere(t)
 			}
 			without.patience = 0
 			healthy := try(t, c, without)
