@@ -55,9 +55,41 @@ func isBeneath(path, dir string) bool {
 	return strings.HasPrefix(filepath.Clean(path), filepath.Clean(dir)+string(filepath.Separator))
 }
 
+// checkRoot returns an error if paths below the node's root may not lead to our volumes. It checks also when ctx has ended meanwhile.
+func (g *generator) checkRoot(ctx context.Context, x *execution) error {
+	checker, ok := g.journal.(RootChecker)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.timeout())
+	defer cancel()
+	return checker.CheckRoot(ctx)
+}
+
+// checkRootAfter returns an uncertain error if the root may have been replaced before the end of a call that reported success.
+func (g *generator) checkRootAfter(ctx context.Context, x *execution, call string) error {
+	if err := g.checkRoot(ctx, x); err != nil {
+		return volume.Uncertain(fmt.Errorf("%s reported success, but may have worked in another directory: %w", call, err))
+	}
+	return nil
+}
+
+// uncertainIfReplaced returns err, the error of a call that makes something below the root. It is uncertain if err means that there is
+// nothing, and the root may have been replaced during the call.
+func (g *generator) uncertainIfReplaced(ctx context.Context, x *execution, err error) error {
+	if class := outcome.ClassOf(err); class != Final && class != Transient || notCalled(err) {
+		return err
+	}
+	if replaced := g.checkRoot(ctx, x); replaced != nil {
+		return volume.Uncertain(errors.Join(err, replaced))
+	}
+	return err
+}
+
 // uncertainIfMounted returns err, the error of a call that makes a mount at path. It is uncertain if err means that there is no
-// mount, and there is one.
+// mount, and there is one, or may be one where the root was moved to.
 func (g *generator) uncertainIfMounted(ctx context.Context, x *execution, path string, err error) error {
+	err = g.uncertainIfReplaced(ctx, x, err)
 	if class := outcome.ClassOf(err); class != Final && class != Transient || notCalled(err) {
 		return err
 	}
@@ -67,8 +99,12 @@ func (g *generator) uncertainIfMounted(ctx context.Context, x *execution, path s
 	return volume.Uncertain(fmt.Errorf("%w (and yet something is mounted at %q: %w)", err, path, ErrContractViolation))
 }
 
-// checkUndone returns an error if a call that removes the mount at path has succeeded, and a mount is still there.
+// checkUndone returns an error if a call that removes the mount at path has succeeded, and a mount is still there, or may be where the
+// root was moved to.
 func (g *generator) checkUndone(ctx context.Context, x *execution, call, path string) error {
+	if err := g.checkRootAfter(ctx, x, call); err != nil {
+		return err
+	}
 	if mounted, _ := g.isMounted(ctx, x, path); mounted {
 		return volume.Uncertain(fmt.Errorf("%s reported success, and something is still mounted at %q: %w", call, path, ErrContractViolation))
 	}

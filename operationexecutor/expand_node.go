@@ -153,6 +153,9 @@ func (n *nodeExpansion) finish(ctx context.Context, plan nodePlan) error {
 
 // call calls the plugin. That it did nothing and has no error is an error too, which may go away.
 func (n *nodeExpansion) call(ctx context.Context, plan nodePlan) error {
+	if err := n.checkRoot(ctx, n.x); err != nil {
+		return volume.Transient(fmt.Errorf("nothing was begun: %w", err))
+	}
 	options, plugin := n.paths, n.plugin
 	options.VolumeSpec, options.NewSize, options.OldSize = n.copyOf(n.x, n.v.VolumeSpec), plan.target, n.current
 	c := n.x.changing("NodeExpand")

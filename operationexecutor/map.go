@@ -125,13 +125,16 @@ func (m *mapping) setUpDevice(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := m.checkRootAfter(ctx, m.x, "SetUpDevice"); err != nil {
+			return err
+		}
 	}
 	return m.staged(ctx)
 }
 
 // setUpDeviceFailed records the state of the staging after SetUpDevice failed.
 func (m *mapping) setUpDeviceFailed(ctx context.Context, err error) error {
-	return m.stageFailed(ctx, m.afterWait(err))
+	return m.stageFailed(ctx, m.uncertainIfReplaced(ctx, m.x, m.afterWait(err)))
 }
 
 // mapPod maps the device for the pod.
@@ -147,6 +150,9 @@ func (m *mapping) mapPod(ctx context.Context) error {
 	}
 	m.x.failed = m.bindFailed
 	if err := m.bind(ctx); err != nil {
+		return err
+	}
+	if err := m.checkRootAfter(ctx, m.x, "MapDevice"); err != nil {
 		return err
 	}
 	m.x.failed = m.setUpUncertain
@@ -172,7 +178,7 @@ func (m *mapping) mapPodDeviceFailed(ctx context.Context, err error) error {
 	if m.state.GetVolumeMountState(m.v.VolumeName, m.v.PodName) == VolumeMountUncertain {
 		err = volume.Uncertain(err)
 	}
-	return m.podFailed(ctx, err)
+	return m.podFailed(ctx, m.uncertainIfReplaced(ctx, m.x, err))
 }
 
 // mapPodDevice lets the plugin make the device ready for the pod. If the plugin returns a path, that device is bound.

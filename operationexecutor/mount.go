@@ -175,6 +175,9 @@ func (m *mounting) setUp(ctx context.Context) error {
 		return err
 	}
 	m.x.failed = m.setUpUncertain
+	if err := m.checkRootAfter(ctx, m.x, "SetUp"); err != nil {
+		return err
+	}
 	if m.mounts {
 		if err := m.checkDone(ctx, m.x, "SetUp", m.path); err != nil {
 			return err

@@ -268,6 +268,15 @@ type CallWatcher interface {
 	CallContext(ctx context.Context, intent Intent) context.Context
 }
 
+// RootChecker is an optional interface of a [Journal]. If the node's root is replaced during a call of a plugin, the call finds nothing
+// at its path, or makes a volume in another directory. So the executor checks the root after each call that sets up, tears down,
+// stages, unstages, maps or unmaps, and before a NodeExpand, which has no intent. If the check fails after a call, the result of the
+// call is uncertain.
+type RootChecker interface {
+	// CheckRoot returns an error if paths below the node's root do not lead to the volumes of this program, or if that is not known.
+	CheckRoot(ctx context.Context) error
+}
+
 // IntentEnd is how an intent ended.
 type IntentEnd uint8
 

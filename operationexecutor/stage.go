@@ -73,6 +73,9 @@ func (m *mounting) stage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.checkRootAfter(ctx, m.x, "MountDevice"); err != nil {
+		return err
+	}
 	if m.staging.mounts {
 		if err := m.checkDone(ctx, m.x, "MountDevice", m.staging.path); err != nil {
 			return err

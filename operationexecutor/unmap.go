@@ -88,5 +88,9 @@ func (u *unmapping) unmap(ctx context.Context, unmapper volume.BlockVolumeUnmapp
 			return err
 		}
 	}
+	u.x.failed = u.halfDone
+	if err := u.checkRootAfter(ctx, u.x, "UnmapDevice"); err != nil {
+		return err
+	}
 	return u.undone(ctx)
 }

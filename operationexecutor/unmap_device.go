@@ -93,6 +93,9 @@ func (u *unmappingDevice) tearDownDevice(ctx context.Context, unmapper volume.Bl
 	if err := u.x.change(ctx, "RemoveMapPath", func(ctx context.Context) error { return u.blocks.RemoveMapPath(ctx, path) }); err != nil {
 		return err
 	}
+	if err := u.checkRootAfter(ctx, u.x, "RemoveMapPath"); err != nil {
+		return err
+	}
 	if err := u.checkClosed(ctx); err != nil {
 		return err
 	}

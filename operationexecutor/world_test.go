@@ -1,6 +1,7 @@
 package operationexecutor_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -227,6 +228,8 @@ type journal struct {
 	mu      sync.Mutex
 	records map[string]operationexecutor.IntentEnd
 	err     error
+	// replaced is the error of each check of the root.
+	replaced error
 	// onIntend is called after each intent.
 	onIntend func()
 }
@@ -242,8 +245,8 @@ func operationOf(i operationexecutor.Intent) string {
 }
 
 func (j *journal) Intend(_ context.Context, i operationexecutor.Intent) error {
-	if j.err != nil {
-		return j.err
+	if err := cmp.Or(j.err, j.replaced); err != nil {
+		return err
 	}
 	j.add("intend", operationOf(i))
 	j.set(i, operationexecutor.IntentUncertain)
@@ -252,6 +255,8 @@ func (j *journal) Intend(_ context.Context, i operationexecutor.Intent) error {
 	}
 	return nil
 }
+
+func (j *journal) CheckRoot(context.Context) error { return j.replaced }
 
 func (j *journal) Conclude(ctx context.Context, i operationexecutor.Intent, end operationexecutor.IntentEnd) error {
 	if ctx.Err() != nil {

@@ -12,8 +12,9 @@ type nearsighted struct{ *plantedPlugin }
 
 func (n *nearsighted) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	made, err := n.plantedPlugin.NewDeleter(spec)
-	if err == nil && volume.CheckNodeAffinityByName(spec.PersistentVolume, n.host.GetNodeName()) != nil {
-		return deletesNothing{made}, nil
+	isElsewhere := volume.CheckNodeAffinityByName(spec.PersistentVolume, n.host.GetNodeName()) != nil
+	if isElsewhere {
+		made = deletesNothing{made}
 	}
 	return made, err
 }

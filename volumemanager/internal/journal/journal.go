@@ -71,7 +71,10 @@ type Journal struct {
 	removals pathLocks
 }
 
-var _ operationexecutor.Journal = (*Journal)(nil)
+var (
+	_ operationexecutor.Journal     = (*Journal)(nil)
+	_ operationexecutor.RootChecker = (*Journal)(nil)
+)
 
 // entry is one record.
 type entry struct {
@@ -131,6 +134,9 @@ func (j *Journal) Intend(ctx context.Context, intent operationexecutor.Intent) e
 	j.enter(entry{at: e.at, record: next})
 	return nil
 }
+
+// CheckRoot implements operationexecutor.RootChecker.
+func (j *Journal) CheckRoot(ctx context.Context) error { return j.options.Root.Check(ctx) }
 
 // Conclude implements operationexecutor.Journal. If the record cannot be written, it stays in memory. It is written with the next change of
 // the volume, when the removal of another record has made room, after a back-off, at the resync or at the end.

@@ -27,6 +27,7 @@ type guard struct {
 var (
 	_ operationexecutor.Journal     = guard{}
 	_ operationexecutor.CallWatcher = guard{}
+	_ operationexecutor.RootChecker = guard{}
 )
 
 // Guard returns inner, which may be nil, guarded by this watch. If the mounter cannot list mounts it returns inner itself.
@@ -69,6 +70,9 @@ func (g guard) intend(ctx context.Context, intent operationexecutor.Intent) erro
 	}
 	return g.inner.Intend(ctx, intent)
 }
+
+// CheckRoot implements [operationexecutor.RootChecker].
+func (g guard) CheckRoot(ctx context.Context) error { return g.options.CheckRoot(ctx) }
 
 // CallContext implements [operationexecutor.CallWatcher]. A mount that the call reports belongs to the manager,
 // whatever is the uppermost mount when the call returns. This also holds for a call that returns after it was
