@@ -30,13 +30,14 @@ GIT_CONFIG_VALUE_0=$(pwd -P)
 
 # What tests write need outlive nothing, and on a disk they wait more than they compute. So root, with 12 GiB of memory
 # free, gets a tmpfs as temporary directory: on /srv, a path as short as /tmp for the sockets below it, in a mount namespace
-# that ends with this run. What outlives it, the logs of failures, lies in $disk; so does what an ordinary user's tests write,
-# and the disk is tested, too.
+# that ends with this run. All else that is temporary lies in $scratch, on the disk: what an ordinary user's tests write, too,
+# so that the disk is tested. Only the log of a failure outlives the run, in $disk.
 disk=${TMPDIR:-/tmp}
+memory=
 in_memory() {
   if [ -n "${VOLUMEKIT_MEMORY:-}" ]; then
     mount -t tmpfs -o mode=1777 tmpfs /srv
-    export TMPDIR=/srv
+    memory=/srv
     unset VOLUMEKIT_MEMORY
     return
   fi
@@ -46,6 +47,55 @@ in_memory() {
   VOLUMEKIT_MEMORY=1 exec unshare --mount --propagation private ./test.sh "$@"
 }
 in_memory "$@"
+
+# The processes of job $1: those below it, and those with the mark of this run. A daemon of a test has left its parent, and
+# an agent of a test has an environment of its own.
+processes() {
+  {
+    grep -szlxF "VOLUMEKIT_RUN=$scratch" /proc/[0-9]*/environ || true
+    grep -s '^PPid:' /proc/[0-9]*/status || true
+  } | awk -F '[/:[:space:]]+' -v job="$1" '
+    BEGIN { own[job] }
+    $4 == "environ" { own[$3] }
+    $4 == "status" { parent[$3] = $6 }
+    END { for (one in parent) { for (p = one; p in parent && !(p in own); p = parent[p]); if (p in own) print one } }'
+}
+
+# However a run ends, by itself, by ^C, by a kill or by a hang-up: what it has started ends, too, and its temporary files go.
+job=
+end_run() {
+  trap '' INT TERM HUP
+  local left
+  for _ in {1..100}; do
+    left=$(processes "$job")
+    kill -KILL ${job:+-- "-$job"} $left || true
+    job=
+    [ -n "$left" ] || break
+    sleep 0.1
+  done 2>/dev/null # bash says that the job was killed
+  [ -z "$left" ] || echo "test.sh: these processes do not end:" $left >&2
+  [ "$(id -u)" = 0 ] || chmod -R u+rwX "$scratch" # a test that is killed may have taken rights from its directories
+  rm -rf --one-file-system "$scratch" "$guest"
+}
+
+# A run is a job, with a process group of its own: bash heeds a signal only while it waits.
+as_job() {
+  scratch=$(mktemp -d "$disk/vk-XXXXXX") # short, for the sockets below it
+  # The guest has a /tmp of its own and gets this directory as /run/guest; it needs nothing of the checkout, wherever that
+  # lies. Its name stands on a kernel's command line and has no blank.
+  guest=$(mktemp -d /tmp/guest-XXXXXX)
+  chmod 755 "$scratch" "$guest"
+  export TMPDIR=${memory:-$scratch}
+  trap end_run EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  set -m
+  VOLUMEKIT_RUN=$scratch "$@" </dev/null &
+  job=$!
+  set +m
+  wait "$job"
+}
 
 step() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 fail() { printf 'test.sh: %s\n' "$*" >&2; exit 1; }
@@ -196,7 +246,7 @@ check_lint() {
 check_vulnerabilities() {
   step "known vulnerabilities"
   local scanner module out status=0
-  scanner=$(mktemp -d)/govulncheck
+  scanner=$scratch/govulncheck
   (cd tools && go build -o "$scanner" golang.org/x/vuln/cmd/govulncheck)
   for module in . "${modules[@]}"; do
     ! grep -q '^module .*// not released' "$module/go.mod" || continue
@@ -208,7 +258,6 @@ check_vulnerabilities() {
         fail "the database of vulnerabilities, https://vuln.go.dev, cannot be reached: nothing is known"
     fi
   done
-  rm -r "$(dirname "$scanner")"
   [ $status = 0 ] || fail "vulnerabilities are called"
 }
 
@@ -244,10 +293,10 @@ show_tests() {
 run_tests() {
   step "go test $*"
   local log status=0
-  log=$(mktemp -p "$disk")
+  log=$(mktemp "$scratch/tests-XXXXXX")
   go test -v -vet=off -timeout 8m "$@" >"$log" 2>&1 || status=$?
   show_tests "$log"
-  [ $status = 0 ] || fail "tests failed; everything they printed is in $log"
+  [ $status = 0 ] || { mv "$log" "$disk"; fail "tests failed; everything they printed is in $disk/${log##*/}"; }
   forbid_skips "$log"
   rm -f "$log"
 }
@@ -261,8 +310,8 @@ anybodys='/volumemanager/internal/simulationtest|/internal/(simulation|keyed|bac
 run_tests_as_user() {
   [ "$(id -u)" = 0 ] || return 0
   step "go test as an ordinary user"
-  local copy status=0
-  copy=$(mktemp -d -p "$disk")
+  local copy=$scratch/user status=0
+  mkdir "$copy"
   git ls-files -z | tar --null -T - -cf - | tar -C "$copy" -xf -
   mkdir -m 1777 "$copy/.tmp"
   cat >"$copy/.run" <<EOF
@@ -274,14 +323,12 @@ EOF
   chmod +x "$copy/.run"
   go list ./... | grep -vE "^github.com/volumekit/volumekit($anybodys)?\$" |
     xargs go test -vet=off -timeout 6m -skip '^TestBuiltBinary$' -exec "'$copy/.run'" || status=$?
-  rm -rf --one-file-system "$copy"
   [ $status = 0 ] || fail "tests failed as an ordinary user"
 }
 
 # The machine's kernel may have no NFS; a User-mode Linux guest has it, and is an older one, on which the mount layer is tested
 # too. Its root is the machine's, read-only; what its tests write is in its memory. What it runs is built before, since two
 # builds side by side would compile the same.
-guest=
 build_guest() {
   if [ "$(id -u)" != 0 ] || ! command -v linux.uml >/dev/null 2>&1; then
     [ "${CI:-}" != true ] || fail "CI needs root and user-mode-linux for the guest"
@@ -289,10 +336,6 @@ build_guest() {
     return 0
   fi
   step "build for the guest"
-  # The guest has a /tmp of its own and gets this directory as /run/guest; it needs nothing of the
-  # checkout, wherever that lies. Its name stands on a kernel's command line and has no blank.
-  guest=$(mktemp -d /tmp/guest-XXXXXX)
-  chmod 755 "$guest"
   cp internal/guest/init.sh "$guest/init"
   chmod 755 "$guest/init"
   go test -c -vet=off -tags nfsguest -o "$guest/nfs.test" ./plugins/nfs
@@ -306,7 +349,7 @@ build_guest() {
 }
 
 run_guest() {
-  [ -n "$guest" ] || return 0
+  [ -e "$guest/init" ] || return 0
   step "tests of NFS, of the device mapper and of mounts on an older kernel, in a guest"
   local preload= status=0
   # The guest's kernel gives back less of a processor's state than one with AMX has, which ptrace(2) refuses.
@@ -321,7 +364,6 @@ run_guest() {
   LD_PRELOAD=$preload timeout -k 5 45m linux.uml mem=512M rootfstype=hostfs rootflags=/ ro init="$guest/init" \
     VOLUMEKIT_GUEST="$guest" CI="${CI:-}" con=null con0=fd:0,fd:1 quiet </dev/null >"$guest/log" 2>&1 || status=$?
   grep -q '^guest: passed' "$guest/log" || { cat "$guest/log"; status=1; }
-  rm -r "$guest"
   [ $status = 0 ] || fail "tests failed in the guest"
 }
 
@@ -329,7 +371,7 @@ run_guest() {
 besides=()
 beside() {
   local log
-  log=$(mktemp -p "$disk")
+  log=$(mktemp "$scratch/beside-XXXXXX")
   "$@" >"$log" 2>&1 &
   besides+=("$! $log")
 }
@@ -339,7 +381,6 @@ await_besides() {
   for one in "${besides[@]}"; do
     wait "${one%% *}" || status=$?
     cat "${one#* }"
-    rm "${one#* }"
   done
   besides=()
   [ $status = 0 ] || fail "what ran beside the other steps failed"
@@ -385,20 +426,19 @@ fuzz_one() {
 run_fuzz() {
   export FUZZTIME=${FUZZTIME:-20s}
   step "build for fuzzing"
-  local targets binaries cache status=0
+  local targets binaries=$scratch/fuzz cache status=0
   targets=$(fuzz_targets "$@" | sort)
   [ -n "$targets" ] || fail "no fuzz target in $*"
   cache=$(go env GOCACHE)
-  binaries=$(mktemp -d)
+  mkdir "$binaries"
   targets=$(while IFS=$'\t' read -r package dir target; do
     binary=$binaries/${package//\//-}
     [ -e "$binary" ] || go test -c -vet=off -gcflags='github.com/volumekit/volumekit/...=-d=libfuzzer' -o "$binary" "$package" </dev/null >&2 || exit
     printf '%s\t' "$cache" "$binary" "$package" "$dir" && echo "$target"
-  done <<<"$targets") || { rm -rf "$binaries"; fail "building for fuzzing failed"; }
+  done <<<"$targets") || fail "building for fuzzing failed"
   step "fuzz, each of $(wc -l <<<"$targets") targets for $FUZZTIME"
   export -f fuzz_one
   xargs -P "$((3 * $(nproc)))" -d '\n' -n 1 bash -c 'set -uo pipefail; fuzz_one "$1"' fuzz <<<"$targets" || status=$?
-  rm -rf "$binaries"
   [ $status = 0 ] || fail "fuzz targets failed"
 }
 
@@ -472,45 +512,49 @@ run_modules() {
   done
 }
 
+main() {
+  case "${1:-all}" in
+  all)
+    check_format
+    check_modules
+    build_guest
+    beside run_guest
+    check_lint
+    check_vet
+    check_api
+    run_tests $(race_flag) -shuffle=on ./...
+    beside run_load 40s 5m
+    beside run_cycles
+    run_simulation 10000 4 300 10m
+    beside run_modules 1m 6m
+    run_tests_as_user
+    await_besides
+    FUZZTIME=${FUZZTIME:-10s} run_fuzz ./...
+    run_quickstart
+    step "all passed"
+    ;;
+  lint) check_lint ;;
+  api) check_api ;;
+  vulnerabilities) check_vulnerabilities ;;
+  simulation) run_simulation 20000 4 300 10m ;;
+  load) run_load 1m 5m ;;
+  soak)
+    run_load 10m 0
+    run_modules 10m 20m
+    run_faults
+    run_csi_kills
+    run_docker
+    run_containerd
+    run_simulation 1000000 6 10000 0
+    FUZZTIME=${FUZZTIME:-2m} run_fuzz ./...
+    ;;
+  guest) build_guest; run_guest ;;
+  modules) run_modules 1m 6m ;;
+  fuzz) shift && run_fuzz "${@:-./...}" ;;
+  *) run_tests $(race_flag) "$@" ;;
+  esac
+}
+
 check_go
 install_packages
-case "${1:-all}" in
-all)
-  check_format
-  check_modules
-  build_guest
-  beside run_guest
-  check_lint
-  check_vet
-  check_api
-  run_tests $(race_flag) -shuffle=on ./...
-  beside run_load 40s 5m
-  beside run_cycles
-  run_simulation 10000 4 300 10m
-  beside run_modules 1m 6m
-  run_tests_as_user
-  await_besides
-  FUZZTIME=${FUZZTIME:-10s} run_fuzz ./...
-  run_quickstart
-  step "all passed"
-  ;;
-lint) check_lint ;;
-api) check_api ;;
-vulnerabilities) check_vulnerabilities ;;
-simulation) run_simulation 20000 4 300 10m ;;
-load) run_load 1m 5m ;;
-soak)
-  run_load 10m 0
-  run_modules 10m 20m
-  run_faults
-  run_csi_kills
-  run_docker
-  run_containerd
-  run_simulation 1000000 6 10000 0
-  FUZZTIME=${FUZZTIME:-2m} run_fuzz ./...
-  ;;
-guest) build_guest; run_guest ;;
-modules) run_modules 1m 6m ;;
-fuzz) shift && run_fuzz "${@:-./...}" ;;
-*) run_tests $(race_flag) "$@" ;;
-esac
+as_job main "$@"
