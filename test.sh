@@ -188,19 +188,22 @@ files_of() {
   GOOS=${1%/*} GOARCH=${1#*/} CGO_ENABLED=0 go list -f '{{.ImportPath}} {{.GoFiles}} {{.TestGoFiles}} {{.XTestGoFiles}}' ./...
 }
 
-# Of each other system one architecture is vetted; the second must consist of the same files. What runs in a guest has tags.
+# Tests that need a guest, a driver or an API server have tags. .golangci.yml has the same list, and a test compares them.
+tags=csidriver,dmguest,kubeapiserver,nfsguest,uml
+
+# Of each other system one architecture is vetted; the second must consist of the same files.
 # go vet would compile all that is imported once more for each platform, and no other step uses that: the command of tools/
 # compiles nothing. It may need a newer Go than the library does. What is compiled here the linters have vetted, if they ran.
 check_vet() {
   step "go vet, here and for the other platforms"
-  [ -n "$linted" ] || go vet ./...
+  [ -n "$linted" ] || go vet -tags "$tags" ./...
   local target others=(linux/arm64 darwin/arm64 windows/amd64)
   if (cd tools && go list -m >/dev/null 2>&1); then
-    (cd tools && go run ./platforms -tags dmguest,nfsguest,uml "${others[@]}" && go run ./platforms -root ../bridge/csi -tags csidriver,nfsguest linux/amd64)
+    (cd tools && go run ./platforms -tags "$tags" "${others[@]}")
   else
     for target in "${others[@]}"; do
       echo "$target"
-      GOOS=${target%/*} GOARCH=${target#*/} CGO_ENABLED=0 go vet -tags dmguest,nfsguest,uml -gcflags="all=-N -l" ./...
+      GOOS=${target%/*} GOARCH=${target#*/} CGO_ENABLED=0 go vet -tags "$tags" -gcflags="all=-N -l" ./...
     done
   fi
   for target in darwin windows; do
@@ -507,7 +510,7 @@ run_modules() {
   local module
   for module in "${modules[@]}"; do
     step "go test, in $module"
-    [ -n "$linted" ] || (cd "$module" && go vet ./...)
+    [ -n "$linted" ] || (cd "$module" && go vet -tags "$tags" ./...)
     (cd "$module" && run_tests -count=1 -timeout "$2" ./...)
   done
 }
