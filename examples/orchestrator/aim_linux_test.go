@@ -19,13 +19,22 @@ type aim struct {
 	again   bool   // it was made once more
 	// ignores says which calls are not counted; nil: none.
 	ignores func(faultrun.Call) bool
+	sample  sample
+	ofTools int // calls since, of programs other than the agent
 }
+
+// sample is which calls of the programs that the agent starts, such as mkfs.ext4, are counted: each so many, from one of the first
+// on. Those of the agent are all counted.
+type sample struct{ every, from int }
+
+// leavesOut reports whether call number n, from 1, of such a program is not counted.
+func (s sample) leavesOut(n int) bool { return s.every > 0 && n%s.every != s.from }
 
 // take aims at a call.
 func (a *aim) take(at int, verdict faultrun.Verdict) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.at, a.verdict, a.made, a.point, a.again = at, verdict, 0, "", false
+	a.at, a.verdict, a.made, a.ofTools, a.point, a.again = at, verdict, 0, 0, "", false
 }
 
 // repeated reports whether the call with which was interfered was made once more.
@@ -50,6 +59,12 @@ func (a *aim) judge(call faultrun.Call) faultrun.Verdict {
 	if a.ignores != nil && a.ignores(call) {
 		return faultrun.Verdict{}
 	}
+	if call.Program() != agentProgram {
+		a.ofTools++
+		if a.sample.leavesOut(a.ofTools) {
+			return faultrun.Verdict{}
+		}
+	}
 	a.made++
 	a.again = a.again || a.point != "" && call.Number == a.number && alike(spell(call)) == alike(a.point)
 	if a.made != a.at {
@@ -62,9 +77,12 @@ func (a *aim) judge(call faultrun.Call) faultrun.Verdict {
 // alike is a call without the number of its loop device: once more may be with the next free one.
 func alike(call string) string { return loopDevice.ReplaceAllString(call, "/dev/loop*") }
 
+// agentProgram is the name of the agent's process.
+const agentProgram = "orchestrator"
+
 // spell shows a call, after the name of the program that makes it unless that is the agent itself.
 func spell(call faultrun.Call) string {
-	if program := call.Program(); program != "orchestrator" {
+	if program := call.Program(); program != agentProgram {
 		return program + ": " + call.String()
 	}
 	return call.String()

@@ -22,6 +22,7 @@ type machines struct {
 	programs   programs
 	dir        string
 	filesystem filesystem // of the volume of their pods
+	sample     sample
 	count      atomic.Int64
 	whole      *life // nothing goes wrong in it
 }
@@ -46,7 +47,7 @@ func (m *machines) live(ctx context.Context, l *life, take take) error {
 		return err
 	}
 	l.node, l.whole, l.seen = node, m.whole, make(map[want]state)
-	l.aim.ignores = node.asksOthers
+	l.aim.ignores, l.aim.sample = node.asksOthers, m.sample
 	err = l.live(ctx, take)
 	if l.agent != nil {
 		l.agent.kill()
