@@ -137,7 +137,7 @@ func strangersEnv(t *testing.T, proxy string) []string {
 	})
 	return append(os.Environ(),
 		"GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download")+","+others,
-		"GOMODCACHE="+own, "GONOSUMDB=*", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off")
+		"GOMODCACHE="+own, "GONOSUMDB=*", "GOFLAGS="+goOutput(t, "env", "GOFLAGS")[0]+" -mod=mod -trimpath", "GOWORK=off")
 }
 
 func goOutput(t *testing.T, args ...string) []string {

@@ -86,12 +86,10 @@ func buildTests(t *testing.T) programs {
 	dir := t.TempDir()
 	p := programs{agent: filepath.Join(dir, "images"), second: filepath.Join(dir, "become")}
 	for _, args := range [][]string{
-		{"test", "-c", "-vet=off", "-buildvcs=false", "-o", p.agent, "."},
-		{"build", "-buildvcs=false", "-o", p.second, "../../internal/faultrun/become"},
+		{"test", "-c", "-race=false", "-vet=off", "-buildvcs=false", "-o", p.agent, "."},
+		{"build", "-race=false", "-buildvcs=false", "-o", p.second, "../../internal/faultrun/become"},
 	} {
-		command := exec.CommandContext(t.Context(), "go", args...)
-		command.Env = append(os.Environ(), "GOFLAGS=")
-		out, err := command.CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
 	return p

@@ -134,7 +134,7 @@ func (r *release) runREADME(ctx context.Context) error {
 // come from this machine's cache or from their usual proxy. Downloads go to a separate cache: the machine's cache must
 // never hold a version that is not published.
 func (r *release) environment(ctx context.Context) ([]string, error) {
-	settings, err := output(ctx, r.root, nil, "go", "env", "GOMODCACHE", "GOPROXY", "GONOSUMDB")
+	settings, err := output(ctx, r.root, nil, "go", "env", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOFLAGS")
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (r *release) environment(ctx context.Context) ([]string, error) {
 	return []string{
 		"GOPROXY=file://" + r.proxy.dir + ",file://" + filepath.Join(lines[0], "cache", "download") + "," + lines[1],
 		"GONOSUMDB=" + strings.Trim(r.modules[0].Path+","+lines[2], ","),
-		"GOMODCACHE=" + r.cache(), "GOFLAGS=-mod=mod -trimpath", "GOWORK=off",
+		"GOMODCACHE=" + r.cache(), "GOFLAGS=" + lines[3] + " -mod=mod -trimpath", "GOWORK=off",
 	}, nil
 }
 
