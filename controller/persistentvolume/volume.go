@@ -2,7 +2,6 @@ package persistentvolume
 
 import (
 	"context"
-	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,11 +58,8 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 	switch {
 	case err != nil:
 		return err
-	case claim == nil && s.queue.IsBusy(work.Item{Kind: work.Claim, Name: claimName}):
-		// The claim's worker may just have found that out, and gives the volume back if the claim never had it.
-		return fmt.Errorf("claim %q of volume %q is being looked at: %w", claimName, pv.Name, store.ErrConflict)
 	case claim == nil:
-		return s.reclaim(ctx, pv)
+		return s.claimGone(ctx, pv, work.Item{Kind: work.Claim, Name: claimName})
 	case claim.Spec.VolumeName == "", claim.Spec.VolumeName == pv.Name && objects.IsUnfilled(pv):
 		s.queue.Add(work.Claim, store.NameOf(claim)) // to finish its bind, or to say why it cannot
 		return work.AwaitChange(s.mirrors.claims, claim)
@@ -74,6 +70,15 @@ func (s *volumeSync) sync(ctx context.Context, name string) error {
 		return work.AwaitChange(s.mirrors.claims, claim)
 	}
 	return s.notNamed(ctx, pv, claim)
+}
+
+// claimGone reclaims a volume whose claim is gone. If a worker has the claim, it may just have found that out, and gives the volume
+// back if the claim never had it: the volume waits for it.
+func (s *volumeSync) claimGone(ctx context.Context, pv *v1.PersistentVolume, claim work.Item) error {
+	if err := s.queue.AwaitSync(work.Item{Kind: work.Volume, Name: store.NameOf(pv)}, claim); err != nil {
+		return err
+	}
+	return s.reclaim(ctx, pv)
 }
 
 // notNamed syncs a volume whose claim names another one. It takes the volume from the claim only if the claim has the other one:

@@ -37,10 +37,14 @@ func (e *heldError) Error() string {
 	return "waits until " + e.until.Format(time.RFC3339) + " because the last attempt failed"
 }
 
-// IsFailure reports whether to log the error of a sync: the item waits neither for a back-off nor for an answer.
+// errBusy says that an item waits for the end of another item's sync, which queues it again.
+var errBusy = errors.New("another worker has it")
+
+// IsFailure reports whether to log the error of a sync: the item waits neither for a back-off, nor for an answer, nor for another
+// item.
 func IsFailure(err error) bool {
 	var held *heldError
-	return err != nil && !errors.As(err, &held) && !errors.Is(err, ErrAwaited)
+	return err != nil && !errors.As(err, &held) && !errors.Is(err, ErrAwaited) && !errors.Is(err, errBusy)
 }
 
 // LogRetry logs the failure of a sync that is retried: as a warning, or at the level debug if it is a write conflict or matches one of

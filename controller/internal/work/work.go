@@ -14,6 +14,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,6 +62,7 @@ type Queue struct {
 	mu       sync.Mutex
 	busy     map[Item]followUp // how to go on after the sync
 	failures map[Item]failure
+	after    map[Item][]Item   // those to queue after the sync of an item
 	awaited  map[Item]struct{} // those for which Await waits
 	waiting  sync.WaitGroup    // the goroutines that wait for abandoned calls, and those of Await
 }
@@ -83,7 +86,7 @@ type failure struct {
 
 // New returns an empty queue. Items that failed wait as policy says.
 func New(policy backoff.Policy) *Queue {
-	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]followUp{}, failures: map[Item]failure{}, awaited: map[Item]struct{}{}}
+	return &Queue{queue: workqueue.New[Item](), policy: policy, busy: map[Item]followUp{}, failures: map[Item]failure{}, after: map[Item][]Item{}, awaited: map[Item]struct{}{}}
 }
 
 // Add queues an item.
@@ -183,6 +186,20 @@ func (q *Queue) IsBusy(item Item) bool {
 	return busy
 }
 
+// AwaitSync returns nil if neither a worker nor an abandoned call has the item other. Otherwise it returns an error, which is to be
+// the result of item's sync, and item is queued after other's. The failures of item stay as they are.
+func (q *Queue) AwaitSync(item, other Item) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, busy := q.busy[other]; !busy {
+		return nil
+	}
+	if !slices.Contains(q.after[other], item) {
+		q.after[other] = append(q.after[other], item)
+	}
+	return fmt.Errorf("%s %q: %w", other.Kind, other.Name, errBusy)
+}
+
 // finish ends the sync of an item. No worker gets the item while an abandoned call of it runs: no second call may start
 // meanwhile.
 func (q *Queue) finish(ctx context.Context, item Item, err error) {
@@ -202,8 +219,9 @@ func (q *Queue) finish(ctx context.Context, item Item, err error) {
 
 func (q *Queue) release(item Item, err error) {
 	q.mu.Lock()
-	wished := q.busy[item]
+	wished, after := q.busy[item], q.after[item]
 	delete(q.busy, item)
+	delete(q.after, item)
 	at := q.count(item, err)
 	if wished == unheld {
 		q.unhold(item)
@@ -215,6 +233,7 @@ func (q *Queue) release(item Item, err error) {
 	if wished != nothing {
 		q.queue.Add(item)
 	}
+	q.queue.AddAll(after)
 }
 
 // count stores the result of a sync, and returns when to retry the item; zero means no retry. The caller holds q.mu.
@@ -223,7 +242,7 @@ func (q *Queue) count(item Item, err error) time.Time {
 	if errors.As(err, &held) {
 		return held.until
 	}
-	if errors.Is(err, ErrAwaited) {
+	if errors.Is(err, ErrAwaited) || errors.Is(err, errBusy) {
 		return time.Time{} // It is neither a success nor a failure.
 	}
 	if err == nil {

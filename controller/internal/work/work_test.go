@@ -140,3 +140,42 @@ func TestRetryEndsTheBackoff(t *testing.T) {
 		})
 	}
 }
+
+// An item that waits for another one is synced as soon as the sync of that one has ended. Its own failures stay as they are.
+func TestAnItemWaitsForTheSyncOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := New(steady)
+		ctx, cancel := context.WithCancel(t.Context())
+		claim, pv := Item{Claim, types.NamespacedName{Name: "c"}}, Item{Kind: Volume, Name: types.NamespacedName{Name: "v"}}
+		w.release(pv, &CallError{UID: "u", Err: errors.New("not ready")})
+		require.NoError(t, w.AwaitSync(pv, claim), "no worker has it")
+		began := time.Now()
+		var synced []time.Duration
+		var workers sync.WaitGroup
+		workers.Go(func() {
+			w.RunWorkers(ctx, 2, func(_ context.Context, item Item) error {
+				if item == claim {
+					time.Sleep(500 * time.Millisecond)
+					return nil
+				}
+				synced = append(synced, time.Since(began))
+				if err := w.AwaitSync(item, claim); err != nil {
+					assert.False(t, IsFailure(err))
+					return err
+				}
+				return w.CheckBackoff(item, "u")
+			})
+		})
+		w.Add(claim.Kind, claim.Name)
+		synctest.Wait()
+		w.Add(pv.Kind, pv.Name)
+		time.Sleep(600 * time.Millisecond)
+		synctest.Wait()
+		assert.Equal(t, []time.Duration{0, 500 * time.Millisecond}, synced)
+		assert.Empty(t, w.after)
+		assert.Equal(t, 1, w.failures[pv].count)
+		cancel()
+		workers.Wait()
+		w.Stop()
+	})
+}
