@@ -107,7 +107,7 @@ func TestAClaimIsNotReleasedBesideASnapshotThatBegins(t *testing.T) {
 		w.create(newSnapshot("s", "c", "x"))
 		idle()
 		close(slow.goOn)
-		idle()
+		settle()
 		require.Equal(t, []string{"snapshot-uid-s"}, w.handles())
 		assert.False(t, deref(w.snapshot("s").Status.ReadyToUse))
 		assert.Contains(t, w.claim("c").Finalizers, FinalizerSourceClaim, "the snapshot reads it")
