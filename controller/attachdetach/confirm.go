@@ -34,8 +34,8 @@ type confirmation struct {
 	of        []attachment
 }
 
-// begin begins to check the recorded attachments. The controller does not attach them again before the result. Afterwards
-// it attaches those that are still uncertain.
+// begin begins to check the recorded attachments. The controller neither attaches them again nor detaches them before the
+// result. Afterwards it attaches those that are still uncertain.
 func (q *confirmer) begin(ctx context.Context, recorded []attachment) []confirmation {
 	byNode := map[types.NodeName][]operationexecutor.AttachedVolume{}
 	for _, a := range recorded {

@@ -154,6 +154,26 @@ func TestWhatIsBeingConfirmedHoldsUpNothingElse(t *testing.T) {
 	})
 }
 
+// TestWhatIsBeingConfirmedIsNotDetached: an answer of the plugin would make the detach fail, with an event and a back-off.
+func TestWhatIsBeingConfirmedIsNotDetached(t *testing.T) {
+	inWorld(t, []string{"node-1"}, []string{"data"}, func(t *testing.T, w *world) {
+		_, stop := w.start(w.store)
+		pod := w.run("job", "node-1", "data")
+		stop()
+		w.delete(pod)
+		w.newPlugin()
+		answered := make(chan struct{})
+		w.plugin.Inject(fake.MethodVolumesAreAttached, fake.Fault{Until: answered, Effect: fake.EffectDone})
+		w.start(w.store)
+		assert.Empty(t, w.calls(fake.MethodDetach))
+		close(answered)
+		idle()
+		assert.Equal(t, []string{"data node-1"}, w.calls(fake.MethodDetach))
+		assert.Empty(t, w.messages("FailedDetachVolume"))
+		assert.Empty(t, w.records())
+	})
+}
+
 // TestALeaderAttachesAgainWhereStorageFences: a question shows the storage no token, so that an earlier leader's late call would be
 // carried out. Without fencing a leader verifies, as any process does.
 func TestALeaderAttachesAgainWhereStorageFences(t *testing.T) {

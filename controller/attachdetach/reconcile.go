@@ -100,17 +100,18 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 	asked := c.confirmer.isAsked(a) // Read before what is known, too: once it is no more, what is known has the answer in it.
 	view, want, have := c.view(a)
 	d := decide(view, c.options.MaxWaitForUnmount)
-	switch d.step {
-	case attach:
-		if !asked {
-			c.attach(ctx, a, want)
-		}
-	case detach:
+	switch {
+	case asked && (d.step == attach || d.step == detach):
+		// It waits for the answer. If that says that the volume is attached, the node may use it until its object says otherwise: a
+		// detach that has begun would fail.
+	case d.step == attach:
+		c.attach(ctx, a, want)
+	case d.step == detach:
 		c.detach(ctx, a, have, d.force)
-	case keep:
+	case d.step == keep:
 		c.actual.CancelDetachRequest(a.volume, a.node)
 		c.failures.forget(a)
-	case stay:
+	case d.step == stay:
 		c.recordWait(a, view, have)
 	}
 	if d.after > 0 {
