@@ -284,17 +284,19 @@ func deleteUnwanted[T store.Object](ctx context.Context, s store.Store, isWanted
 	return err
 }
 
-// readManifests reads every file of a directory.
+// readManifests returns the objects in the files of dir whose names end in .yaml. A fault in one file is an error, because the wanted
+// objects are then unknown.
 func readManifests(dir string) ([]runtime.Object, error) {
-	names, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	entries, err := os.ReadDir(dir) // The path is no pattern: a bracket in it would match no file, and every pod would end.
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(dir); err != nil {
-		return nil, err
-	}
 	var objects []runtime.Object
-	for _, name := range names {
+	for _, entry := range entries {
+		if filepath.Ext(entry.Name()) != ".yaml" {
+			continue
+		}
+		name := filepath.Join(dir, entry.Name())
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return nil, err

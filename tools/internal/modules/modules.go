@@ -132,11 +132,12 @@ func Exported(root string) ([]string, error) {
 
 // LastList returns the file of the newest release in api/ of root, or "" if there is none.
 func LastList(root string) (string, error) {
-	names, err := filepath.Glob(filepath.Join(root, "api", "v*.txt"))
+	names, err := fs.Glob(os.DirFS(root), "api/v*.txt") // root itself is no pattern
 	if err != nil || len(names) == 0 {
 		return "", err
 	}
-	return slices.MaxFunc(names, func(a, b string) int { return semver.Compare(versionOf(a), versionOf(b)) }), nil
+	newest := slices.MaxFunc(names, func(a, b string) int { return semver.Compare(versionOf(a), versionOf(b)) })
+	return filepath.Join(root, filepath.FromSlash(newest)), nil
 }
 
 func versionOf(list string) string { return strings.TrimSuffix(filepath.Base(list), ".txt") }
