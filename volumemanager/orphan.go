@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -76,7 +77,7 @@ func statusOfOrphans(orphans []orphans.Orphan) []VolumeStatus {
 // rebuilt.
 func (n *nodeView) addFound(status *NodeStatus) {
 	status.Rebuilt, status.PodsComplete = n.recovery.Rebuilt(), n.recovery.ArePodsComplete()
-	for _, d := range n.recovery.Damaged() {
+	for _, d := range slices.Concat(n.recovery.Damaged(), n.recovery.Aside()) {
 		status.Damaged = append(status.Damaged, DamagedRecord(d))
 	}
 	for _, o := range n.recovery.Orphans() {

@@ -247,6 +247,34 @@ func TestABadPartOfTheLogHoldsUpNothing(t *testing.T) {
 	}
 }
 
+// A restart does not hide that a record was damaged: its volume may still be attached, and nothing else says so.
+func TestARecordThatWasMovedAsideIsListedUntilItIsRemoved(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t, withRecords(t))
+		w.start()
+		w.add(podOf("web", "-scratch"))
+		require.NoError(t, w.stop())
+		log := logIn(w.options.RuntimeDir)
+		content, err := os.ReadFile(log)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(log, content[:len(content)-7], 0o600))
+		first := w.start().Status().Damaged
+		require.Len(t, first, 1)
+		require.NotErrorIs(t, first[0].Err, record.ErrAside)
+		require.NoError(t, w.stop())
+
+		for range 2 {
+			damaged := w.start().Status().Damaged
+			require.NoError(t, w.stop())
+			require.Len(t, damaged, 1)
+			require.ErrorIs(t, damaged[0].Err, record.ErrAside)
+			assert.Equal(t, first[0].Path, damaged[0].Path)
+		}
+		require.NoError(t, os.Remove(first[0].Path))
+		assert.Empty(t, w.start().Status().Damaged)
+	})
+}
+
 func TestRecordOfANewerManagerIsNeverOverwritten(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, Options{RuntimeDir: filepath.Join(t.TempDir(), "run")})

@@ -116,8 +116,9 @@ type NodeStatus struct {
 	PodsComplete bool
 	// Volumes are sorted by pod and outer name; those without a pod come last.
 	Volumes []VolumeStatus
-	// Damaged are the records that could not be used at the start. They were moved aside. Records of a newer manager stay until their
-	// volume changes. The volumes of these records are not known. The manager leaves them alone unless a plugin recognizes them.
+	// Damaged are the records that could not be used at this start or an earlier one. They were moved aside, and are listed by every
+	// start until a person removes the file. Records of a newer manager stay until their volume changes. The volumes of these
+	// records are not known. The manager leaves them alone unless a pod wants them or a plugin recognizes them.
 	Damaged []DamagedRecord
 	// Rebuilt is how many volumes were found on the node without a record and rebuilt by their plugins. Records are missing if their
 	// directory is new, or if they were damaged or of a newer manager.

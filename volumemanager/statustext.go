@@ -27,7 +27,7 @@ func (s NodeStatus) String() string {
 		lines = append(lines, withReason("damaged record "+d.Path, d.Err))
 	}
 	for _, o := range s.Orphans {
-		lines = append(lines, withReason("orphan "+o.Path, o.Err))
+		lines = append(lines, withReason(o.text(), o.Err))
 	}
 	for _, l := range s.LostData {
 		lines = append(lines, withReason("data of volume "+string(l.Volume)+" may be lost", l.Err))
@@ -56,6 +56,17 @@ func volumeTable(volumes []VolumeStatus) []string {
 	}
 	w.Flush()
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+}
+
+// text says where the orphan is, and what it is.
+func (o Orphan) text() string {
+	switch {
+	case o.BackingFile != "":
+		return fmt.Sprintf("orphan %s, a loop device of %s", o.Path, o.BackingFile)
+	case o.Mounted:
+		return fmt.Sprintf("orphan %s, a mount of %s", o.Path, o.FSType)
+	}
+	return fmt.Sprintf("orphan %s, a directory", o.Path)
 }
 
 // withReason returns what is there, and why.

@@ -29,8 +29,10 @@ func TestAStatusIsATableWithReasons(t *testing.T) {
 				Err: errors.New("busy"), NextTry: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 			},
 		},
-		Damaged:  []DamagedRecord{{Path: "/run/x", Err: errors.New("checksum")}},
-		Orphans:  []Orphan{{Path: "/lib/y"}},
+		Damaged: []DamagedRecord{{Path: "/run/x", Err: errors.New("checksum")}},
+		Orphans: []Orphan{
+			{Path: "/dev/loop1", BackingFile: "/lib/z.img"}, {Path: "/lib/x", Mounted: true, FSType: "tmpfs"}, {Path: "/lib/y", Err: errors.New("not empty")},
+		},
 		LostData: []LostData{{Volume: "a.b/c/d", Err: errors.New("input/output error")}},
 	}
 	assert.Equal(t, `POD          VOLUME   PLUGIN             PHASE               PATH
@@ -41,7 +43,9 @@ default/web  site     kubernetes.io/nfs  mounted, read-only  /lib/site
 -            a.b/c/d  a.b/c              detaching           /lib/staged
   busy, failed 3 times, next try at 2026-01-02T03:04:05Z
 damaged record /run/x: checksum
-orphan /lib/y
+orphan /dev/loop1, a loop device of /lib/z.img
+orphan /lib/x, a mount of tmpfs
+orphan /lib/y, a directory: not empty
 data of volume a.b/c/d may be lost: input/output error`, status.String())
 	assert.Equal(t, `volume data of pod default/web is unresolved: claim "default/data" is not bound; at all`, status.Volumes[0].String())
 	assert.Equal(t, "volume a.b/c/d is detaching: busy, failed 3 times, next try at 2026-01-02T03:04:05Z", status.Volumes[2].String())

@@ -298,6 +298,22 @@ func (d *Dir) Quarantine(key string, reason error) Damaged {
 	return d.leave(fileName(key), logName, errors.Join(reason, err))
 }
 
+// Aside returns the files in the quarantine, sorted by name. They stay there until a person removes them. Each has an error that
+// matches [ErrAside].
+func (d *Dir) Aside() ([]Damaged, error) {
+	entries, err := fs.ReadDir(d.root.FS(), quarantineDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("records in %q: %w", d.files.path, err)
+	}
+	aside := make([]Damaged, 0, len(entries))
+	for _, e := range entries {
+		aside = append(aside, Damaged{Path: filepath.Join(d.files.path, quarantineDir, e.Name()), Err: ErrAside})
+	}
+	return aside, nil
+}
+
 // leave notes that a record, which is in a file, is not to be overwritten.
 func (d *Dir) leave(name, file string, reason error) Damaged {
 	d.left[name] = struct{}{}

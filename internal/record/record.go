@@ -22,6 +22,8 @@ var (
 	// ErrNewer says that a newer program has written a record. This one must not change it. A function that checks payloads may
 	// return it, too.
 	ErrNewer = errors.New("written by a newer program")
+	// ErrAside says that an earlier Dir has moved a damaged record aside.
+	ErrAside = errors.New("an earlier start moved it aside: remove the file once its volume is dealt with")
 	// ErrRemoved says that the log was removed while it was in use.
 	ErrRemoved = fmt.Errorf("the log of records was removed, start again: %w", fs.ErrNotExist)
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/volume"
@@ -59,6 +60,24 @@ func OpenDir(path string, o record.Options) (Dir, error) {
 		return nil, err
 	}
 	return dir, nil
+}
+
+// quarantine is a directory of records that lists what was moved aside; a [*record.Dir] is one.
+type quarantine interface {
+	Aside() ([]record.Damaged, error)
+}
+
+// Aside returns the records that were moved aside: before [Journal.Load], those of earlier starts.
+func (j *Journal) Aside() (all []record.Damaged, err error) {
+	for _, dir := range slices.Compact([]Dir{j.runtime, j.state}) {
+		q, ok := dir.(quarantine)
+		if !ok {
+			continue
+		}
+		aside, asideErr := q.Aside()
+		all, err = append(all, aside...), errors.Join(err, asideErr)
+	}
+	return all, err
 }
 
 // Close retries the writes that have failed, and then unlocks the directories. The records stay.

@@ -87,10 +87,10 @@ type Recovery struct {
 	removedEarly map[volume.UniquePodName]struct{}
 	// dirsAfterRead holds the pods that were removed before the records were read. Some of their directories may still be there.
 	dirsAfterRead map[volume.UniquePodName]struct{}
-	// damaged holds the records that cannot be used. rebuilt counts the volumes whose records were missing and have been
+	// damaged holds the records that cannot be used, aside those that earlier starts have moved aside. rebuilt counts the volumes whose records were missing and have been
 	// rebuilt.
-	damaged []record.Damaged
-	rebuilt int
+	damaged, aside []record.Damaged
+	rebuilt        int
 }
 
 // New returns a recovery that has found nothing yet. It does no I/O.
@@ -162,6 +162,13 @@ func (r *Recovery) Damaged() []record.Damaged {
 	return r.damaged
 }
 
+// Aside returns the records that earlier starts have moved aside, and that nobody has removed.
+func (r *Recovery) Aside() []record.Damaged {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.aside
+}
+
 // Rebuilt returns how many volumes were rebuilt because their records were missing.
 func (r *Recovery) Rebuilt() int {
 	r.mu.Lock()
@@ -194,6 +201,10 @@ func (r *Recovery) Read(ctx context.Context) error {
 }
 
 func (r *Recovery) readRecords(ctx context.Context) error {
+	aside, err := r.options.Journal.Aside()
+	if err != nil {
+		r.options.Logger.Error("records that earlier starts have moved aside cannot be listed", "error", err)
+	}
 	found, damaged, err := r.options.Journal.Load(r.proofs.checkLoaded)
 	if err != nil {
 		return err
@@ -210,7 +221,7 @@ func (r *Recovery) readRecords(ctx context.Context) error {
 		}
 	}
 	r.mu.Lock()
-	r.damaged = damaged
+	r.damaged, r.aside = damaged, aside
 	r.mu.Unlock()
 	return r.adoptAll(found)
 }
