@@ -169,7 +169,7 @@ var (
 	ErrMounted = errors.New("something is mounted there already")
 	// ErrForeign says that the mount at the path is not the expected one, and was not touched. Unmount returns it if its
 	// options name the expected mount.
-	ErrForeign = errors.New("mounted by another program")
+	ErrForeign = outcome.ErrForeign
 	// ErrUnsupported says that this platform or this kernel cannot do what was asked for.
 	ErrUnsupported = errors.New("not supported here")
 	// ErrInvalid says that a request is malformed.

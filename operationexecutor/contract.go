@@ -96,6 +96,9 @@ func (g *generator) uncertainIfMounted(ctx context.Context, x *execution, path s
 	if mounted, _ := g.isMounted(ctx, x, path); !mounted {
 		return err
 	}
+	if errors.Is(err, outcome.ErrForeign) {
+		return volume.Uncertain(err) // The plugin says itself that something is mounted. Nothing proves that the mount is not its own.
+	}
 	return volume.Uncertain(fmt.Errorf("%w (and yet something is mounted at %q: %w)", err, path, ErrContractViolation))
 }
 

@@ -3,6 +3,7 @@ package operationexecutor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"runtime/debug"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/mount"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
 )
@@ -110,6 +112,21 @@ func TestASuccessWithoutAMountIsFoundOut(t *testing.T) {
 	w.plugin.on("SetUp", nil)
 	require.ErrorIs(t, w.failed(w.remount("data", "p")), operationexecutor.ErrContractViolation)
 	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"), "that it is gone is proven")
+}
+
+// TestAPluginThatRefusesAForeignMountIsNotBlamed: what is mounted there is uncertain all the same.
+func TestAPluginThatRefusesAForeignMountIsNotBlamed(t *testing.T) {
+	w, table := lyingWorld(t)
+	w.honest(table)
+	w.plugin.on("SetUp", func(context.Context) error {
+		table.set(podPath, true)
+		return fmt.Errorf("a tmpfs is at %q: %w", podPath, mount.ErrForeign)
+	})
+	op := w.ended(w.mount("data", "p"))
+	require.ErrorIs(t, op.Err(), mount.ErrForeign)
+	require.NotErrorIs(t, op.Err(), operationexecutor.ErrContractViolation)
+	assert.Equal(t, operationexecutor.Uncertain, op.Result().Class)
+	assert.Equal(t, operationexecutor.VolumeMountUncertain, w.pod("data", "p"))
 }
 
 // TestAFailureWithAMountIsFoundOut: it is torn down before it is forgotten.

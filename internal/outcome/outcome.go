@@ -25,6 +25,9 @@ var ErrTransient = errors.New("did not start, may work later")
 // plugins. Packages store and volume export it, so plugins need not import the store.
 var ErrNotFound = errors.New("not found")
 
+// ErrForeign is mount.ErrForeign: the mount at the path is not the expected one, and was not touched.
+var ErrForeign = errors.New("mounted by another program")
+
 // Class says how a call ended.
 type Class uint8
 
