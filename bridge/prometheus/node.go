@@ -71,7 +71,7 @@ var (
 	unmeasured = prom.NewDesc("volumekit_volume_stats_failing", "Volumes whose last measurement failed.", []string{"plugin_name"}, nil)
 	hungCalls  = prom.NewDesc("volumekit_hung_calls", "Calls of plugins that have outlived their deadlines and still run.", []string{"plugin_name"}, nil)
 	orphans    = prom.NewDesc("volumekit_orphans", "Mounts, directories and devices below the root that no record explains.", nil, nil)
-	damaged    = prom.NewDesc("volumekit_damaged_records", "Records that could not be used at the start.", nil, nil)
+	damaged    = prom.NewDesc("volumekit_damaged_records", "Records that could not be used, at this start or an earlier one.", nil, nil)
 	lostData   = prom.NewDesc("volumekit_lost_data", "Unmounts after which written data may be lost.", nil, nil)
 	reused     = prom.NewDesc("volumekit_reused_volumes_total", "Set-ups of an earlier manager that pods use as they were found.", nil, nil)
 	running    = prom.NewDesc("volumekit_manager_running", "1 while the manager works, 0 before and after.", nil, nil)

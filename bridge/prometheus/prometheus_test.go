@@ -195,7 +195,7 @@ func TestWhatIsWrongOnANodeIsCounted(t *testing.T) {
 # TYPE volume_manager_total_volumes gauge
 volume_manager_total_volumes{plugin_name="example.com/disk",state="actual_state_of_world"} 1
 volume_manager_total_volumes{plugin_name="example.com/disk",state="desired_state_of_world"} 1
-# HELP volumekit_damaged_records Records that could not be used at the start.
+# HELP volumekit_damaged_records Records that could not be used, at this start or an earlier one.
 # TYPE volumekit_damaged_records gauge
 volumekit_damaged_records 1
 # HELP volumekit_hung_calls Calls of plugins that have outlived their deadlines and still run.
