@@ -120,7 +120,7 @@ func New(plugins *volume.VolumePluginMgr, s store.Store, options Options) *Contr
 	c.matcher = match.New(c.mirrors.volume, func(name string) { c.queue.Add(work.Volume, objects.Named(name)) })
 	c.ephemeral = ephemeral.New(s, options.Events, c.mirrors.claims, c.mirrors.pods)
 	c.users = inuse.New(inuse.Options{
-		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.mirrors.claims, Volumes: c.mirrors.volumes, Pods: c.mirrors.pods, PodsOf: c.mirrors.podsOf,
+		Store: s, Plugins: plugins, Queue: c.queue, Claims: c.mirrors.claims, Volumes: c.mirrors.volumes, VolumesIn: c.mirrors.volumesIn, Pods: c.mirrors.pods, PodsOf: c.mirrors.podsOf,
 		Attachments: c.mirrors.attachments, AttachmentsOf: c.mirrors.attachmentsOf, Mounts: options.Mounts, NodeName: options.NodeName,
 	})
 	binder := bind.New(s, c.mirrors.claims, c.mirrors.volumes, c.matcher.Refresh)

@@ -29,8 +29,8 @@ type mirrors struct {
 	// volumesOf are the volumes that name a claim, podsOf the pods that refer to a claim, by its name.
 	volumesOf *store.Index[*v1.PersistentVolume, types.NamespacedName]
 	podsOf    *store.Index[*v1.Pod, types.NamespacedName]
-	// volumesWith are the volumes that name a storage.
-	volumesWith *store.Index[*v1.PersistentVolume, string]
+	// volumesWith are the volumes that name a storage, volumesIn those that name it or a directory in it.
+	volumesWith, volumesIn *store.Index[*v1.PersistentVolume, string]
 	// claimsNaming are the claims that name a volume, attachmentsOf the attachments of a volume, by its name.
 	claimsNaming  *store.Index[*v1.PersistentVolumeClaim, string]
 	attachmentsOf *store.Index[*storagev1.VolumeAttachment, string]
@@ -62,6 +62,7 @@ func newMirrors(s store.Store, options store.MirrorOptions) *mirrors {
 		}
 		return nil
 	})
+	m.volumesIn = store.NewIndex(m.volumes, objects.StoragesAround)
 	m.podsOf = store.NewIndex(m.pods, volume.ClaimsOfPod)
 	m.claimsNaming = store.NewIndex(m.claims, func(claim *v1.PersistentVolumeClaim) []string { return []string{claim.Spec.VolumeName} })
 	m.attachmentsOf = store.NewIndex(m.attachments, func(at *storagev1.VolumeAttachment) []string {

@@ -3,12 +3,14 @@ package objects
 import (
 	"path"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
 
 // StorageOf returns a key of the storage that a volume names: volumes with the same key may have the same storage. It is
-// empty for a volume that names none.
+// empty for a volume that names none. Paths and servers are compared as clean text: links on a node, and two names or addresses of one
+// server, are not known here.
 func StorageOf(pv *v1.PersistentVolume) string {
 	if server, dir := directoryOf(pv); dir != "" {
 		return server + dir
@@ -32,7 +34,7 @@ func directoryOf(pv *v1.PersistentVolume) (server, dir string) {
 	case source.Local != nil:
 		return "path ", path.Clean(source.Local.Path)
 	case source.NFS != nil:
-		return "nfs " + source.NFS.Server + " ", path.Clean(source.NFS.Path)
+		return "nfs " + strings.ToLower(strings.TrimSuffix(source.NFS.Server, ".")) + " ", path.Clean(source.NFS.Path)
 	}
 	return "", ""
 }

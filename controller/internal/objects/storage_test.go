@@ -57,14 +57,18 @@ func TestADirectoryContainsWhatIsBelowIt(t *testing.T) {
 		above, below v1.PersistentVolumeSource
 		contains     bool
 	}{
-		"a child":                    {host("/data"), host("/data/x"), true},
-		"far below":                  {host("/data/"), host("/data/x/y/../z"), true},
-		"the root":                   {host("/"), host("/data"), true},
-		"only the beginning matches": {host("/data"), host("/data-2"), false},
-		"a local volume":             {host("/data"), v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/data/x"}}, true},
-		"an export":                  {nfs("s", "/data"), nfs("s", "/data/x"), true},
-		"an export of another":       {nfs("s", "/data"), nfs("t", "/data/x"), false},
-		"a path and an export":       {host("/data"), nfs("s", "/data/x"), false},
+		"a child":                     {host("/data"), host("/data/x"), true},
+		"far below":                   {host("/data/"), host("/data/x/y/../z"), true},
+		"the root":                    {host("/"), host("/data"), true},
+		"only the beginning matches":  {host("/data"), host("/data-2"), false},
+		"a local volume":              {host("/data"), v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/data/x"}}, true},
+		"an export":                   {nfs("s", "/data"), nfs("s", "/data/x"), true},
+		"a path written otherwise":    {host("//data/./a/.."), host("/data//x/"), true},
+		"an export written otherwise": {nfs("s", "/data/"), nfs("s", "//data/x"), true},
+		"a server written otherwise":  {nfs("S.example.com", "/data"), nfs("s.Example.com.", "/data/x"), true},
+		"a server with other address": {nfs("10.0.0.1", "/data"), nfs("10.0.0.11", "/data/x"), false},
+		"an export of another":        {nfs("s", "/data"), nfs("t", "/data/x"), false},
+		"a path and an export":        {host("/data"), nfs("s", "/data/x"), false},
 		"drivers": {
 			v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "/data"}},
 			v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "/data/x"}}, false,

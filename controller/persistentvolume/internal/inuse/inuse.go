@@ -34,9 +34,10 @@ type Options struct {
 	Plugins *volume.VolumePluginMgr
 	Queue   *work.Queue
 	// Claims, Volumes, Pods and Attachments are the mirrors of the store; PodsOf returns the pods that refer to a claim,
-	// AttachmentsOf the attachments of a volume, each by its name.
+	// AttachmentsOf the attachments of a volume, each by its name, and VolumesIn the volumes by objects.StoragesAround.
 	Claims        *store.Mirror[*v1.PersistentVolumeClaim]
 	Volumes       *store.Mirror[*v1.PersistentVolume]
+	VolumesIn     *store.Index[*v1.PersistentVolume, string]
 	Pods          *store.Mirror[*v1.Pod]
 	PodsOf        *store.Index[*v1.Pod, types.NamespacedName]
 	Attachments   *store.Mirror[*storagev1.VolumeAttachment]
@@ -145,7 +146,10 @@ func (t *Tracker) Volume(ctx context.Context, pv *v1.PersistentVolume) (Use, err
 	if err != nil || node != "" {
 		return Use{By: node}, err
 	}
-	return Use{By: t.mountedBy(ctx, item, pv)}, nil
+	if by := t.mountedBy(ctx, item, pv); by != "" {
+		return Use{By: by}, nil
+	}
+	return t.sharedSince(ctx, item, pv)
 }
 
 // DropAnswers drops the answers for an item whose sync has ended: they would be outdated in the next one. A sync that

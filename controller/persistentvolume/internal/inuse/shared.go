@@ -33,6 +33,22 @@ func (t *Tracker) sharedWith(ctx context.Context, item work.Item, pv *v1.Persist
 		t.with.Queue.Add(work.Volumes, types.NamespacedName{})
 		return Use{}, work.ErrAwaited
 	}
+	return t.usedBySharers(ctx, item, pv, sharers)
+}
+
+// sharedSince is sharedWith for the volumes that events have reported since the list of volumes was read. It is the last check before
+// the storage goes.
+func (t *Tracker) sharedSince(ctx context.Context, item work.Item, pv *v1.PersistentVolume) (Use, error) {
+	l := sharersOf{pv.UID, objects.StorageOf(pv)}
+	listed, _ := t.sharers.answer(item, l)
+	isListed := func(other *v1.PersistentVolume) bool {
+		return slices.ContainsFunc(listed, func(l *v1.PersistentVolume) bool { return l.Name == other.Name && l.UID == other.UID })
+	}
+	return t.usedBySharers(ctx, item, pv, slices.DeleteFunc(slices.Clone(t.with.VolumesIn.Get(l.storage)), isListed))
+}
+
+// usedBySharers returns the use of a volume's storage by one of those volumes.
+func (t *Tracker) usedBySharers(ctx context.Context, item work.Item, pv *v1.PersistentVolume, sharers []*v1.PersistentVolume) (Use, error) {
 	for _, other := range sharers {
 		if other.Name == pv.Name || !objects.MayContainStorageOf(pv, other) {
 			continue
