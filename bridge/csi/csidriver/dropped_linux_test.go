@@ -123,6 +123,6 @@ func TestAVolumeThatNoCallUnstagesStaysOnRecord(t *testing.T) {
 	assert.False(t, known)
 
 	n.RemoveFaults()
-	n.writeRecord(bootID(), rec)
+	n.writeRecord(n.plugin.node.mountPoints.records.boot, rec)
 	require.NoError(t, n.unstage(), "an earlier version of the driver unstages it")
 }

@@ -1,9 +1,7 @@
 package csidriver
 
 import (
-	"os"
-	"strings"
-
+	disk "github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/volume"
 )
 
@@ -21,15 +19,7 @@ type nodeService struct {
 // init sets the directories of volumes on the node.
 func (n *nodeService) init(host volume.VolumeHost) error {
 	n.host = host
-	n.mountPoints.records = records{dir: host.GetPluginDir(n.name) + "/records", boot: bootID()}
+	boot, _ := disk.BootID() // Without the id, no record is taken for one of an earlier boot.
+	n.mountPoints.records = records{dir: host.GetPluginDir(n.name) + "/records", boot: boot}
 	return n.mountPoints.records.tidy()
-}
-
-// bootID returns the kernel's id of this boot; empty where it cannot be read.
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "" // No record is then taken for one of an earlier boot.
-	}
-	return strings.TrimSpace(string(id))
 }

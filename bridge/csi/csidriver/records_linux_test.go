@@ -67,7 +67,7 @@ func TestARecordOfAnEarlierBootIsOfNoMount(t *testing.T) {
 		require.NoError(t, mount.MountMemory(t.Context(), n.plugin.options.Mounter, n.path()))
 		require.ErrorIs(t, n.tryDelete(n.spec), volume.ErrInUse, "something is mounted at the path")
 		require.NoError(t, mount.UnmountPath(t.Context(), n.plugin.options.Mounter, n.path(), mount.UnmountOptions{}))
-		for _, boot := range []string{"", bootID()} { // Earlier versions do not record the boot.
+		for _, boot := range []string{"", n.plugin.node.mountPoints.records.boot} { // Earlier versions do not record the boot.
 			n.writeRecord(boot, record{Path: n.path(), VolumeID: id, Kind: published})
 			require.ErrorIs(t, n.tryDelete(n.spec), volume.ErrInUse)
 		}
@@ -83,7 +83,7 @@ func TestARecordOfAnEarlierBootIsOfNoMount(t *testing.T) {
 	})
 	t.Run("another volume gets the path", func(t *testing.T) {
 		n := newNode(t, fakedriver.Options{}, nil)
-		n.writeRecord(bootID(), record{Path: n.path(), VolumeID: "vol-other", Kind: published})
+		n.writeRecord(n.plugin.node.mountPoints.records.boot, record{Path: n.path(), VolumeID: "vol-other", Kind: published})
 		require.NoError(t, n.stage())
 		require.ErrorContains(t, n.setUp(t.Context()), "vol-other")
 		n.writeRecord("earlier", record{Path: "/x", VolumeID: "vol-other", Kind: published})

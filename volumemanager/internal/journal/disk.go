@@ -31,10 +31,15 @@ type Dir interface {
 	Close() error
 }
 
-// Open locks the directories of records. If another manager has locked one of them, the error matches [volume.ErrInUse].
+// Open locks the directories of records. If another manager has locked one of them, the error matches [volume.ErrInUse]. On a
+// platform that cannot keep records it matches [volume.ErrUnsupported].
 func (j *Journal) Open() (err error) {
-	if j.bootID, err = j.Disk.BootID(); err != nil {
-		return err
+	j.bootID, err = j.Disk.BootID()
+	if errors.Is(err, record.ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", err, volume.ErrUnsupported)
+	}
+	if err != nil {
+		return fmt.Errorf("records cannot be kept (set NoRecords): %w", err)
 	}
 	if j.runtime, err = j.Disk.OpenDir(j.options.RuntimeDir, record.Options{}); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/volumekit/volumekit/internal/record"
 	"github.com/volumekit/volumekit/internal/workqueue"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/volume"
@@ -87,7 +88,7 @@ type entry struct {
 // New returns a journal that is not open yet. It does no I/O.
 func New(o Options) *Journal {
 	return &Journal{
-		Disk: Disk{OpenDir: OpenDir, BootID: bootID}, options: o,
+		Disk: Disk{OpenDir: OpenDir, BootID: record.BootID}, options: o,
 		table: table{
 			entries: make(map[podvolume.Key]*entry), stale: make(map[podvolume.Key]struct{}),
 			late: workqueue.New[struct{}](), replaced: newRecorded(0),

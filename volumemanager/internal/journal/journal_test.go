@@ -329,3 +329,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 	})
 }
+
+func TestAPlatformWithoutBootsKeepsNoRecords(t *testing.T) {
+	j := New(Options{RuntimeDir: t.TempDir()})
+	j.Disk.BootID = func() (string, error) { return "", record.ErrUnsupported }
+	require.ErrorIs(t, j.Open(), volume.ErrUnsupported)
+}

@@ -50,7 +50,7 @@ func newWorld(t *testing.T) *world {
 	users := inuse.New(inuse.Options{
 		Store: s, Plugins: plugins, Queue: queue, Claims: claims, Volumes: volumes, Pods: pods,
 		VolumesIn: store.NewIndex(volumes, objects.StoragesAround),
-		PodsOf: store.NewIndex(pods, volume.ClaimsOfPod), Attachments: attachments,
+		PodsOf:    store.NewIndex(pods, volume.ClaimsOfPod), Attachments: attachments,
 		AttachmentsOf: store.NewIndex(attachments, func(at *storagev1.VolumeAttachment) []string { return []string{*at.Spec.Source.PersistentVolumeName} }),
 	})
 	return &world{
