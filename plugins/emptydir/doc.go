@@ -23,6 +23,8 @@
 //     parent; the error matches owned.ErrUnproven. SetUp does not use such a directory either.
 //   - It empties through descriptors, follows no link and crosses no mount. If the mount table shows a mount inside, it deletes
 //     nothing at all; the error matches volume.ErrInUse.
+//   - If nothing is at the path, the volume counts as gone, also if another program has moved its directory away. What was moved
+//     is not deleted: its mover must.
 //
 // # Size
 //
