@@ -13,15 +13,8 @@ import (
 // MarkVolumeAsMounted implements the executor's mounter updater. What mounted leaves out stays as it was, but for the
 // SELinux context: empty says that the volume is mounted without.
 func (a *ActualStateOfWorld) MarkVolumeAsMounted(mounted operationexecutor.MountedVolume) error {
-	asked := true
-	err := a.updateKnown(mounted.VolumeName, func(v *knownVolume) error {
-		asked = v.plugin.asked
-		return a.moveMount(v, succeeded, &mounted)
-	})
-	if err == nil && !asked {
-		a.learn(mounted.VolumeName, mounted.VolumeSpec)
-	}
-	return err
+	a.learn(mounted.VolumeName, mounted.VolumeSpec) // Before the move, which needs to know whether an update during the set-up counts.
+	return a.updateKnown(mounted.VolumeName, func(v *knownVolume) error { return a.moveMount(v, succeeded, &mounted) })
 }
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater. What mounted leaves out stays as it was.
@@ -103,7 +96,7 @@ func (m *podMount) learn(mounted *operationexecutor.MountedVolume) {
 
 // learn asks the plugin of a volume what it can do, where that is not known because a restart found the volume.
 func (a *ActualStateOfWorld) learn(volumeName v1.UniqueVolumeName, spec *volume.Spec) {
-	if spec == nil {
+	if spec == nil || !a.mustLearn(volumeName) {
 		return
 	}
 	facts, err := factsOf(a.plugins, spec, volumeName)
@@ -117,6 +110,14 @@ func (a *ActualStateOfWorld) learn(volumeName v1.UniqueVolumeName, spec *volume.
 		v.plugin = v.plugin.learn(facts)
 		return nil
 	})
+}
+
+// mustLearn reports whether a volume is known, but not what its plugin can do.
+func (a *ActualStateOfWorld) mustLearn(volumeName v1.UniqueVolumeName) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	v := a.volumes[volumeName]
+	return v != nil && !v.plugin.asked
 }
 
 // GetVolumeMountState implements the executor's mounter updater.

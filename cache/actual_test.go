@@ -219,6 +219,19 @@ func TestAnUpdateDuringASetUpIsNotLost(t *testing.T) {
 	assert.Equal(t, operationexecutor.VolumeMounted, row.State)
 }
 
+// TestAnUpdateDuringTheFirstSetUpOfWhatWasFoundIsNotLost: what the plugin wants is not known before.
+func TestAnUpdateDuringTheFirstSetUpOfWhatWasFoundIsNotLost(t *testing.T) {
+	a, _ := newActual(t, &cachetest.Plugin{Remount: true})
+	own := cachetest.Shared("pods/p/own")
+	require.NoError(t, a.AddReconstructedVolume(operationexecutor.AttachedVolume{VolumeName: own, VolumeSpec: cachetest.Spec("own")}))
+	end := a.WatchSetUp(own, "p")
+	a.MarkRemountRequired("p")
+	require.NoError(t, a.MarkVolumeAsMounted(mountedFor(own, "p", "own")))
+	end()
+	row, _ := a.GetMountedVolume(own, "p")
+	assert.True(t, row.RemountRequired)
+}
+
 func found(name string) operationexecutor.AttachedVolume {
 	return operationexecutor.AttachedVolume{
 		VolumeName: cachetest.Shared(name), VolumeSpec: cachetest.Spec(name), PluginIsAttachable: true, PluginIsDeviceMountable: true,
