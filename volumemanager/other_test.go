@@ -90,15 +90,60 @@ func TestAVolumeThatNamesOtherStorageWaitsForTheFirst(t *testing.T) {
 	})
 }
 
+// TestAnUpdateReachesAVolumeThatThePodKeeps: its PersistentVolume is gone, or is other storage now. The volume is set up again for the
+// updated pod all the same, and its group cannot change.
+func TestAnUpdateReachesAVolumeThatThePodKeeps(t *testing.T) {
+	for name, change := range map[string]func(w *world){
+		"it is other storage": func(w *world) { w.otherStorage("data") },
+		"it is gone":          func(w *world) { w.deleteVolume("data") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t, Options{})
+				w.start()
+				w.manager.PodsComplete()
+				w.claim("data")
+				pod := podOf("a", "data")
+				release := make(chan struct{})
+				w.plugin.Inject(fake.MethodSetUp, fake.HangUntil(release))
+				require.NoError(t, w.manager.AddPod(t.Context(), pod))
+				synctest.Wait()
+				change(w)
+				updated := pod.DeepCopy()
+				updated.Annotations = map[string]string{"example.com/updated": "yes"}
+				require.NoError(t, w.manager.UpdatePod(t.Context(), updated))
+				close(release)
+				require.NoError(t, w.manager.WaitForAttachAndMount(t.Context(), updated))
+				synctest.Wait()
+				assert.Equal(t, map[string]int{"SetUp": 2}, w.countSetUps())
+				row, ok := w.manager.desired.VolumeToMount(w.manager.populator.Pod(pod.UID).Volumes[0].Name, volume.GetUniquePodName(pod))
+				require.True(t, ok)
+				assert.Equal(t, "yes", row.Pod.Annotations["example.com/updated"], "it is set up for the updated pod")
+				w.shows(pod, "disk-data")
+				updated.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr(int64(7))}
+				require.ErrorIs(t, w.manager.UpdatePod(t.Context(), updated), ErrVolumeChanged)
+				w.remove(pod)
+				w.isClean()
+			})
+		})
+	}
+}
+
 // otherStorage makes the PersistentVolume of a claim again, with other storage.
 func (w *world) otherStorage(claim string) {
+	w.t.Helper()
+	w.deleteVolume(claim)
+	pvc, err := store.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, "default", claim)
+	require.NoError(w.t, err)
+	w.create(volumeOfClaim(pvc, func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = "disk-other" }))
+}
+
+// deleteVolume deletes the PersistentVolume of a claim.
+func (w *world) deleteVolume(claim string) {
 	w.t.Helper()
 	pv, err := store.Get[*v1.PersistentVolume](w.t.Context(), w.store, "", "pv-"+claim)
 	require.NoError(w.t, err)
 	require.NoError(w.t, store.Delete(w.t.Context(), w.store, pv))
-	pvc, err := store.Get[*v1.PersistentVolumeClaim](w.t.Context(), w.store, "default", claim)
-	require.NoError(w.t, err)
-	w.create(volumeOfClaim(pvc, func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = "disk-other" }))
 }
 
 // shows proves that a pod has one volume, and that it is the storage.

@@ -26,25 +26,32 @@ func (p *Populator) refuses(old *Pod, pod *v1.Pod, answers []resolution) error {
 	}
 	var errs []error
 	for _, a := range answers {
-		had := p.specOf(old, a)
-		if had == nil {
-			continue
+		if what := p.changeOf(old, pod, a); what != "" {
+			errs = append(errs, fmt.Errorf("volume %q of pod %q: its %s is another one now: remove the pod and add it again: %w: %w",
+				a.Outer, store.NameOf(pod), what, ErrVolumeChanged, volume.ErrInvalid))
 		}
-		what := ""
-		switch {
-		case a.want.VolumeSpec.Volume != nil && !equality.Semantic.DeepEqual(had.Volume, a.want.VolumeSpec.Volume):
-			what = "source"
-		case a.want.VolumeSpec.ReadOnly != had.ReadOnly:
-			what = "read-only flag"
-		case !equality.Semantic.DeepEqual(fsGroupOf(old.Pod), fsGroupOf(pod)):
-			what = "fsGroup"
-		default:
-			continue
-		}
-		errs = append(errs, fmt.Errorf("volume %q of pod %q: its %s is another one now: remove the pod and add it again: %w: %w",
-			a.Outer, store.NameOf(pod), what, ErrVolumeChanged, volume.ErrInvalid))
 	}
 	return errors.Join(errs...)
+}
+
+// changeOf returns what pod asks for in another way of a volume that it has, or "". Of a volume that it keeps although its claim cannot
+// be resolved, only the group is known.
+func (p *Populator) changeOf(old *Pod, pod *v1.Pod, a resolution) string {
+	had, sameGroup := p.specOf(old, a), equality.Semantic.DeepEqual(fsGroupOf(old.Pod), fsGroupOf(pod))
+	switch {
+	case !sameGroup && old.Volume(a.Outer).Name != "" && p.keeps(old, pod, a) != nil:
+		return "fsGroup"
+	case had == nil:
+		return ""
+	case a.want.VolumeSpec.Volume != nil && !equality.Semantic.DeepEqual(had.Volume, a.want.VolumeSpec.Volume):
+		return "source"
+	case a.want.VolumeSpec.ReadOnly != had.ReadOnly:
+		return "read-only flag"
+	case !sameGroup:
+		return "fsGroup"
+	default:
+		return ""
+	}
 }
 
 // specOf returns the spec by which the pod has the volume that a resolution found, and nil when it does not have it.

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/volumekit/volumekit/cache"
 	"github.com/volumekit/volumekit/operationexecutor"
 	"github.com/volumekit/volumekit/store"
 	"github.com/volumekit/volumekit/volume"
@@ -163,6 +164,7 @@ func (p *Populator) desire(pod, old *Pod, answers []resolution) {
 	for i, a := range answers {
 		v := &pod.Volumes[i]
 		if v.Err != nil {
+			p.desireKept(pod.Pod, v)
 			continue
 		}
 		// The pod starts waiting for the release of the volume before it asks for the volume: it misses no release in
@@ -179,6 +181,22 @@ func (p *Populator) desire(pod, old *Pod, answers []resolution) {
 		if pv := a.want.VolumeSpec.PersistentVolume; pv != nil {
 			p.options.Expansion.ApplyChangedSize(a.Name, pv.Name)
 		}
+	}
+}
+
+// desireKept enters an update of a pod for a volume that the pod keeps although it could not be resolved: the volume is set up again
+// for the updated pod, too.
+func (p *Populator) desireKept(pod *v1.Pod, v *Volume) {
+	row, ok := p.options.Desired.VolumeToMount(v.Name, volume.GetUniquePodName(pod))
+	if !ok || row.Pod == pod {
+		return
+	}
+	want := cache.AddPodOptions{Pod: pod, VolumeSpec: row.VolumeSpec, OuterVolumeSpecName: v.Outer, VolumeGidValue: row.VolumeGidValue}
+	if row.SELinuxLabel != "" {
+		want.SELinuxLabels = []string{row.SELinuxLabel}
+	}
+	if _, err := p.options.Desired.AddPodToVolume(want); err != nil {
+		v.Err = errors.Join(v.Err, err)
 	}
 }
 
