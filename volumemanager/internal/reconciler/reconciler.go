@@ -31,6 +31,8 @@ type ActualState interface {
 	SnapshotInto(s *cache.VolumeSnapshot, name v1.UniqueVolumeName) (known bool)
 	// SnapshotOfPodInto reads the state of a volume for a pod, and the set-up of one other pod.
 	SnapshotOfPodInto(s *cache.VolumeSnapshot, name v1.UniqueVolumeName, pod volume.UniquePodName) (known bool)
+	// GetMountedVolume returns the set-up of a volume for a pod, and false when there is none.
+	GetMountedVolume(name v1.UniqueVolumeName, pod volume.UniquePodName) (cache.MountedVolume, bool)
 	// VolumesOfPodNamed returns the volumes of one plugin with one inner name that are, or may be, set up for a pod.
 	VolumesOfPodNamed(pod volume.UniquePodName, plugin, inner string) []v1.UniqueVolumeName
 	// DeleteVolume forgets a volume. It fails if anything is left of it.

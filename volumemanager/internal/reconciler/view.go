@@ -60,8 +60,23 @@ func (r *Reconciler) read(v *view, name v1.UniqueVolumeName, pod volume.UniquePo
 	} else {
 		v.wanted = r.Desired.AppendVolumesToMount(v.wanted, name)
 	}
+	r.readFound(v)
 	v.fill()
 	r.addFacts(v)
+}
+
+// readFound reads again for which pods the set-ups are that a restart has found. A pod that was removed and added between the reads
+// of both states is another pod, and they are not for it.
+func (r *Reconciler) readFound(v *view) {
+	for i := range v.actual.Mounts {
+		found := &v.actual.Mounts[i]
+		if found.Incarnation != 0 {
+			continue
+		}
+		if now, ok := r.Actual.GetMountedVolume(v.name, found.PodName); ok {
+			found.Incarnation = now.Incarnation
+		}
+	}
 }
 
 // addFacts adds what other parts of the manager know about the volume.
