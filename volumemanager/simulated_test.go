@@ -35,7 +35,9 @@ type simulatedCluster struct {
 	late int
 	// ownStatus says that the orchestrators write what is in use into the status of their nodes themselves.
 	ownStatus bool
-	bug       simulatedBug
+	// order is the seed of the order in which the goroutines of a reconciler go on; zero: as they like.
+	order uint64
+	bug   simulatedBug
 }
 
 // simulatedNode is what outlives the manager on a node.
@@ -73,6 +75,7 @@ var (
 
 	_ sim.StatusWriter = (*simulated)(nil)
 	_ sim.Restarter    = (*simulated)(nil)
+	_ sim.Remaker      = (*simulated)(nil)
 )
 
 // inTurn delays the begin of each operation until the goroutines that run are blocked: operations that end at once would
@@ -91,7 +94,7 @@ func (o inTurn) OperationStarted(info operationexecutor.OperationInfo) {
 
 // turn is another one for each operation that may run beside others.
 func (o inTurn) turn(info operationexecutor.OperationInfo) time.Duration {
-	turn := 1 + 8*slices.Index(o.p.Volumes(), o.p.Inner(info.VolumeName))
+	turn := 1 + 8*slices.Index(o.p.Storages(), o.p.Inner(info.VolumeName))
 	if pod := string(info.PodName); pod != "" {
 		turn += int(pod[len(pod)-1] - '0')
 	}
@@ -107,12 +110,13 @@ func comeToRest() {
 type simulatedOrchestrator struct {
 	late      int
 	ownStatus bool
+	order     uint64
 }
 
 func newSimulatedCluster(t *testing.T, o simulatedOrchestrator, bug simulatedBug) *simulatedCluster {
 	t.Helper()
 	return &simulatedCluster{
-		t: t, store: store.NewMemory(store.MemoryOptions{}), nodes: map[string]*simulatedNode{}, late: o.late, ownStatus: o.ownStatus, bug: bug,
+		t: t, store: store.NewMemory(store.MemoryOptions{}), nodes: map[string]*simulatedNode{}, late: o.late, ownStatus: o.ownStatus, order: o.order, bug: bug,
 	}
 }
 
@@ -143,18 +147,25 @@ func (c *simulatedCluster) claim(spec *volume.Spec, grows bool) {
 		return
 	}
 	require.NoError(c.t, err)
+	c.createVolume(spec, created.(*v1.PersistentVolumeClaim))
+}
+
+// createVolume makes the volume of a claim.
+func (c *simulatedCluster) createVolume(spec *volume.Spec, claim *v1.PersistentVolumeClaim) {
 	pv := spec.PersistentVolume.DeepCopy()
-	pv.Spec.Capacity = pvc.Status.Capacity
-	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "default", Name: name, UID: created.(*v1.PersistentVolumeClaim).UID}
-	_, err = c.store.Create(c.t.Context(), pv)
-	require.NoError(c.t, err)
+	pv.Spec.Capacity = claim.Status.Capacity
+	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+	_, err := c.store.Create(c.t.Context(), pv)
+	must(err)
 }
 
 // start begins a life of the manager.
 func (n *simulatedNode) start(p *sim.Process) sim.Engine {
 	n.t.Helper()
 	for _, v := range p.Volumes() {
-		n.claim(p.Spec(v), p.Volume(v).Expands)
+		if !p.Volume(v).Inline {
+			n.claim(p.Spec(v), p.Volume(v).Expands)
+		}
 	}
 	s := &simulated{
 		node: n, p: p, belief: sim.NewBelief(),
@@ -270,6 +281,9 @@ func (n *simulatedNode) newManager(s *simulated) *Manager {
 	if n.bug.change != nil {
 		n.bug.change(m)
 	}
+	if n.order != 0 {
+		(&simulatedOrder{p: p, seed: n.order, passed: map[string]int{}}).stopsAt(m.reconciler)
+	}
 	return m
 }
 
@@ -287,6 +301,18 @@ func (s *simulated) Expand(name string, size int) {
 	pv.Spec.Capacity = given
 	_, err = s.node.store.Update(ctx, pv)
 	must(err)
+}
+
+// DeleteVolume implements sim.Remaker.
+func (s *simulated) DeleteVolume(name string) {
+	must(s.node.store.Delete(s.node.t.Context(), store.Key{Kind: store.PersistentVolumes, Name: name}, store.Preconditions{}))
+}
+
+// CreateVolume implements sim.Remaker.
+func (s *simulated) CreateVolume(name, storage string) {
+	claim, err := store.Get[*v1.PersistentVolumeClaim](s.node.t.Context(), s.node.store, "default", name)
+	must(err)
+	s.node.createVolume(s.p.Spec(storage), claim)
 }
 
 // Kick implements sim.Engine: the orchestrator tells the manager what has changed.
@@ -356,6 +382,7 @@ func (s *simulated) names() []string {
 func (s *simulated) add(name string) {
 	pod := s.p.Pod(name)
 	s.given[name] = pod
+	s.p.Asks(name)
 	require.NoError(s.node.t, s.m.AddPod(s.p.Context(), pod))
 	comeToRest()
 }
@@ -367,6 +394,7 @@ func (s *simulated) PodUpdated(name string) {
 	}
 	pod := s.p.Pod(name)
 	s.given[name] = pod
+	s.p.Asks(name)
 	require.NoError(s.node.t, s.m.UpdatePod(s.p.Context(), pod))
 }
 

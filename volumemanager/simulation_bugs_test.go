@@ -118,6 +118,22 @@ func takesOutNothing(m *Manager, o operationexecutor.OperationInfo) {
 	m.reconciler.Add(podvolume.Key{Volume: o.VolumeName})
 }
 
+// pathsUnseen does not see what is set up at the path of a volume.
+type pathsUnseen struct{ *actualState }
+
+func (pathsUnseen) VolumesOfPodNamed(volume.UniquePodName, string, string) []v1.UniqueVolumeName {
+	return nil
+}
+
+func seesNoPaths(m *Manager) { m.reconciler.Actual = pathsUnseen{m.actual} }
+
+// ofOnePath is a world in which pods ask for other storage while they run.
+func ofOnePath(c *sim.Config) {
+	c.WithController, c.Nodes, c.Sick, c.Broken = false, []string{"n1"}, "", ""
+	c.Volumes = []sim.Volume{{Name: "v1", Stageable: true, Inline: true, Mode: "ReadWriteMany"}}
+	c.Pods = []sim.Pod{{Name: "p1", Node: "n1", Volumes: []string{"v1"}}}
+}
+
 // withReporter gives the manager another one of what is in use.
 func withReporter(of func(m *Manager, r VolumesInUseReporter) VolumesInUseReporter) func(*Manager) {
 	return func(m *Manager) { m.nodeStatus.Reporter = of(m, m.nodeStatus.Reporter) }
@@ -244,6 +260,7 @@ var simulatedBugs = map[string]struct {
 	"the lock stays when the calls have returned":    {simulatedBug{dir: func(d journal.Dir) journal.Dir { return lockedDir{d} }, world: stops}, []string{"L4"}},
 	"what was under way is taken for done":           {simulatedBug{succeeds: believesItsPredecessor, world: stops}, []string{"S2", "S12"}},
 	"a mount that is gone is used after a restart":   {simulatedBug{stale: true, world: ofReuse}, []string{"S2", "S12"}},
+	"other storage is set up at a path in use":       {simulatedBug{change: seesNoPaths, world: ofOnePath}, []string{"S14"}},
 	"an operation that has ended is not taken out":   {simulatedBug{change: whenKeysAreFree(takesOutNothing)}, []string{"L1", "L3"}},
 }
 

@@ -33,7 +33,31 @@ func simulatedSeed(seed uint64, bug simulatedBug) (simulationtest.Scenario, simu
 		c.Volumes[i].Reusable = v.Reusable || reuses && !v.Block && !v.Attachable && !v.Stageable && !v.Remountable
 		c.Volumes[i].Expands = v.Expands || !c.WithController && v.Attachable && !v.Block && random.IntN(2) == 0
 	}
+	if random := rand.New(rand.NewPCG(seed, 4)); random.IntN(3) == 0 {
+		o.order = random.Uint64()
+		if bug.world == nil {
+			remake(&c, random)
+		}
+	}
 	return simulatedScenario(c, o, bug), source
+}
+
+// remake lets most volumes be other storage now and then. A pod has one path for both only where pods share the storage.
+func remake(c *sim.Config, random *rand.Rand) {
+	for i := range c.Volumes {
+		v := &c.Volumes[i]
+		if c.WithController || random.IntN(3) == 0 {
+			continue
+		}
+		v.Stageable, v.Block, v.Expands, v.Reusable = v.Stageable || !v.Attachable, false, false, false
+		if v.Inline = random.IntN(3) == 0; v.Inline {
+			v.Mode = "ReadWriteMany"
+		}
+		v.Remade = !v.Inline
+	}
+	if random.IntN(2) == 0 { // What a pod asks for waits while the teardown of what it has had fails.
+		c.Sick, c.Broken = "", c.Pods[random.IntN(len(c.Pods))].Name
+	}
 }
 
 // controllerWorld is c with two nodes and a controller.

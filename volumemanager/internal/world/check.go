@@ -175,7 +175,7 @@ func (s safety) checkReady() {
 			continue
 		}
 		for _, v := range pod.Volumes {
-			at := At{Node: pod.Node, Volume: v, Pod: pod.Name}
+			at := At{Node: pod.Node, Volume: s.storageFor(pod.Name, v), Pod: pod.Name}
 			if s.foreign[at] {
 				continue
 			}

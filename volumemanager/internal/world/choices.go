@@ -25,6 +25,9 @@ const (
 	verbUnmount = "unmount" // another program unmounts
 	verbSleep   = "sleep"   // time passes
 	verbExpand  = "grow"    // the control plane expands a volume
+	verbUnmake  = "unmake"  // a PersistentVolume is deleted
+	verbRemake  = "remake"  // it is made again, with this storage
+	verbSwap    = "swap"    // a pod names other storage for a volume of its own
 )
 
 // lost is the detail of a stop with enough time to abandon the calls that do not return.
@@ -34,7 +37,7 @@ const lost = "lost"
 var weights = map[string]int{
 	verbAdd: 20, verbRemove: 5, verbUpdate: 5, verbKick: 25, verbCrash: 4, verbReboot: 1, verbCancel: 2, verbUnmount: 2, verbSleep: 3,
 	verbRelease: 4, verbReport: 15, verbVerify: 3,
-	verbExpand: 10, verbStop: 4,
+	verbExpand: 10, verbStop: 4, verbUnmake: 8, verbRemake: 12, verbSwap: 12,
 }
 
 // Choices implements simulation.World.
@@ -68,6 +71,7 @@ func (w *World) Choices() []simulation.Choice {
 	}
 	o.offerUnmounts()
 	o.offerExpansions()
+	o.offerStorage()
 	for _, d := range w.config.Faults.Sleeps {
 		o.offer(verbSleep, d.String())
 	}
@@ -149,7 +153,7 @@ func (o *offers) offerCalls() {
 func (o *offers) verdictsOn(call simulation.Call) []string {
 	faults := o.config.Faults
 	switch call.Name {
-	case "WriteStatus":
+	case "WriteStatus", "Pause":
 		return nil
 	case "Intend", "Conclude", "Record":
 		return onlyIf(faults.Journal, Final, failWritten)
@@ -265,6 +269,12 @@ func (w *World) do(step simulation.Step) bool {
 		return w.updatePod(step.Subject)
 	case verbExpand:
 		return w.expand(step.Subject)
+	case verbUnmake:
+		return w.unmake(step.Subject)
+	case verbRemake:
+		return w.remake(step.Subject, step.Detail)
+	case verbSwap:
+		return w.swap(step.Subject, step.Detail)
 	case verbSleep:
 		d, err := time.ParseDuration(step.Subject)
 		if err == nil {

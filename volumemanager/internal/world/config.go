@@ -52,6 +52,12 @@ type Volume struct {
 	// Reusable says that a set-up changes nothing where one has succeeded before; for one that is neither attached, staged nor
 	// Remountable.
 	Reusable bool
+	// Remade says that its PersistentVolume may be deleted and made again with other storage; for one that pods share, in a world
+	// without a controller.
+	Remade bool
+	// Inline says that pods name its storage themselves, and other storage at an update; for one that pods share, with the mode
+	// ReadWriteMany, in a world without a controller.
+	Inline bool
 	// Mode is ReadWriteOnce, ReadWriteMany or ReadWriteOncePod.
 	Mode string
 }
@@ -180,9 +186,16 @@ type Expander interface {
 	Expand(volume string, size int)
 }
 
+// Remaker is an [Engine] in whose world PersistentVolumes are deleted and made again.
+type Remaker interface {
+	// DeleteVolume deletes a PersistentVolume. CreateVolume makes it again, with this storage.
+	DeleteVolume(volume string)
+	CreateVolume(volume, storage string)
+}
+
 // At is an effect: a volume that is attached to a node or staged there, or, with a pod, set up for it.
 type At struct {
-	// Node, Volume and Pod say where.
+	// Node, Volume and Pod say where. A volume with other storage is another one: see [Process.Storages].
 	Node, Volume, Pod string
 }
 

@@ -11,9 +11,12 @@ import (
 
 // configuration is a [Config] with the objects and names that follow from it. It does not change and needs no lock.
 type configuration struct {
-	config  Config
-	volumes map[string]Volume
-	specs   map[string]*volume.Spec
+	config Config
+	// volumes and specs are by the names of storage. storages are all of them, in order, places the volumes that they are storage of.
+	volumes  map[string]Volume
+	specs    map[string]*volume.Spec
+	storages []string
+	places   map[string]string
 	// inner has the name of each volume by its unique name, and owners the pod of each volume that pods do not share.
 	inner  map[v1.UniqueVolumeName]string
 	owners map[v1.UniqueVolumeName]string
@@ -24,22 +27,34 @@ type configuration struct {
 func newConfiguration(config Config) *configuration {
 	c := &configuration{
 		config: config, nodes: slices.Clone(config.Nodes), volumes: map[string]Volume{}, specs: map[string]*volume.Spec{},
-		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{},
+		inner: map[v1.UniqueVolumeName]string{}, owners: map[v1.UniqueVolumeName]string{}, places: map[string]string{},
 	}
 	for _, v := range config.Volumes {
-		c.volumes[v.Name], c.specs[v.Name] = v, specOf(v)
-		c.inner[uniqueName(v, "")] = v.Name
-		for _, p := range config.Pods {
-			c.inner[uniqueName(v, p.Name)] = v.Name
-			if !v.shared() {
-				c.owners[uniqueName(v, p.Name)] = p.Name
-			}
+		c.addStorage(v, v.Name)
+	}
+	for _, v := range config.Volumes {
+		if v.Remade || v.Inline {
+			c.addStorage(v, v.Name+other)
 		}
 	}
 	if config.WithController {
 		c.nodes = append(c.nodes, Controller)
 	}
 	return c
+}
+
+func (c *configuration) addStorage(v Volume, storage string) {
+	place := v.Name
+	v.Name = storage
+	c.volumes[storage], c.specs[storage], c.places[storage] = v, specOf(v, place), place
+	c.storages = append(c.storages, storage)
+	c.inner[uniqueName(v, "")] = storage
+	for _, p := range c.config.Pods {
+		c.inner[uniqueName(v, p.Name)] = storage
+		if !v.shared() {
+			c.owners[uniqueName(v, p.Name)] = p.Name
+		}
+	}
 }
 
 // Nodes returns the names of all nodes, without the controller.
@@ -71,10 +86,13 @@ func (c *configuration) UniqueName(name, pod string) v1.UniqueVolumeName {
 // Inner returns the name of a volume by its unique name.
 func (c *configuration) Inner(name v1.UniqueVolumeName) string { return c.inner[name] }
 
-func specOf(v Volume) *volume.Spec {
+func specOf(v Volume, place string) *volume.Spec {
 	pv := &v1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: v.Name},
+		ObjectMeta: metav1.ObjectMeta{Name: place},
 		Spec:       v1.PersistentVolumeSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.PersistentVolumeAccessMode(v.Mode)}},
+	}
+	if v.Remade {
+		pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: PluginName, VolumeHandle: v.Name}
 	}
 	if v.Block {
 		block := v1.PersistentVolumeBlock

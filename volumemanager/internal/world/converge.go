@@ -33,7 +33,11 @@ type convergence struct{ *World }
 
 func (c convergence) run() error {
 	c.removeConflicts()
+	c.makeMissing()
 	if err := c.awaitEnded(); err != nil {
+		return err
+	}
+	if err := c.changeBroken(); err != nil {
 		return err
 	}
 	if err := c.becomeReady(); err != nil {
@@ -182,19 +186,22 @@ func always(simulation.Call) string { return OK }
 
 // isWrite reports whether a call is not one of the plugin.
 func isWrite(call simulation.Call) bool {
-	return slices.Contains([]string{"Intend", "Conclude", "Record", "WriteStatus", "WriteInUse", "SeeStatus"}, call.Name)
+	return slices.Contains([]string{"Intend", "Conclude", "Record", "WriteStatus", "WriteInUse", "SeeStatus", "Pause"}, call.Name)
 }
 
-// faultyVerdict leaves the calls of the sick volume waiting and fails the set-ups of the broken pod.
+// faultyVerdict leaves the calls of the sick volume waiting and fails the set-ups of the broken pod. Its teardowns fail, too, if it
+// has asked for other storage.
 func (c convergence) faultyVerdict(call simulation.Call) string {
 	at := atOf(call)
 	switch {
 	case isWrite(call):
 		return OK
-	case c.config.Sick != "" && at.Volume == c.config.Sick:
+	case c.config.Sick != "" && c.places[at.Volume] == c.config.Sick:
 		return ""
 	case (call.Name == "SetUp" || call.Name == "MapDevice") && c.config.Broken != "" && at.Pod == c.config.Broken:
 		return Unsure
+	case call.Name == "TearDown" && c.config.Broken != "" && at.Pod == c.config.Broken && c.wantsOtherNow(at):
+		return Final
 	}
 	return OK
 }
@@ -362,7 +369,8 @@ func (c convergence) wanted() (attached, staged, mounted map[At]bool) {
 		if !c.desired[pod.Name] {
 			continue
 		}
-		for _, name := range pod.Volumes {
+		for _, place := range pod.Volumes {
+			name := c.storageFor(pod.Name, place)
 			whole := At{Node: pod.Node, Volume: name}
 			if c.volumes[name].Attachable {
 				attached[whole] = true

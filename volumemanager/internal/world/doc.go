@@ -14,19 +14,22 @@
 //
 // # Rules
 //
-// They are checked after every step; each error begins with the rule's name. S1 to S8, S12 and S13 are safety, L1 to L5 are
+// They are checked after every step; each error begins with the rule's name. S1 to S8 and S12 to S14 are safety, L1 to L5 are
 // liveness, checked by [World.Converge] when faults have stopped.
 //
-//	S1   calls for one volume exclude each other as the keys of the executor promise, also calls past their deadline
+//	S1   calls for one volume exclude each other as the keys of the executor promise, also calls past their deadline;
+//	     so do calls at one path of a pod
 //	S2   what is believed present is there, what is believed absent is not; all else is believed uncertain
 //	S3   set up only what is staged, stage only what is attached; unstage and detach only what no pod uses
 //	S4   each effect is on record before it is made, and until it is gone
-//	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, but for S13, no unstaging and no detach of the
-//	     node's own while one of its pods wants the volume, no set-up that fails unmounts it
+//	S5   what a pod uses is not taken from it: no teardown begins while it is wanted, but for S13 and where it asks for other
+//	     storage, no unstaging and no detach of the node's own while one of its pods wants the volume, no set-up that fails
+//	     unmounts it
 //	S8   a volume for one node is attached to one, a volume for one pod is set up for one, uncertain ones counted
-//	S12  a pod that is said to be ready has its volumes, with the size that was requested before
+//	S12  a pod that is said to be ready has its volumes, of the storage that it asks for, with the size that was requested before
 //	S13  what was set up for a pod that was removed is not for one that comes again: it is torn down before a mount begins
 //	     and before that one is said to be ready
+//	S14  a set-up begins only at a path at which no other storage is set up
 //	L1   what is wanted is there, with its size
 //	L2   what is not wanted is gone: mounts, attachments, records
 //	L3   pods whose volumes are healthy get ready while the calls of other volumes hang or fail

@@ -38,8 +38,10 @@ func (w *World) endCall(f *pluginCall) {
 // excludes reports whether two calls must not run together.
 func (f *pluginCall) excludes(other *pluginCall) bool {
 	switch {
-	case f.process != other.process || f.at.Volume != other.at.Volume:
+	case f.process != other.process:
 		return false
+	case f.at.Volume != other.at.Volume:
+		return f.at.Pod != "" && f.at.Pod == other.at.Pod && f.process.places[f.at.Volume] == f.process.places[other.at.Volume]
 	case !f.process.world.volumes[f.at.Volume].shared():
 		return f.at.Pod == other.at.Pod
 	case deviceCalls[f.name] || deviceCalls[other.name]:
@@ -154,8 +156,12 @@ func (t *truth) hasPods(whole At) bool {
 	return false
 }
 
-// mount mounts what a set-up makes, unless it is there. The lock is held.
-func (t *truth) mount(at At) {
+// mount mounts what a set-up makes, unless something is there. The lock is held.
+func (w *World) mount(at At) {
+	t := &w.truth
+	if _, taken := w.otherAt(at); taken {
+		return // The plugin takes it for its own.
+	}
 	if !t.mounted[at] {
 		t.mounts++
 		t.mountIDs[at] = t.mounts

@@ -44,7 +44,10 @@ func (p *plugin) Init(_ context.Context, host volume.VolumeHost) error {
 func (p *plugin) GetPluginName() string { return PluginName }
 
 // GetVolumeName implements volume.VolumePlugin.
-func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) { return spec.Name(), nil }
+func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) { return storageOf(spec), nil }
+
+// PublicKeys implements volume.PublicKeyDeclarer.
+func (p *plugin) PublicKeys() []string { return []string{storageKey} }
 
 // CanSupport implements volume.VolumePlugin.
 func (p *plugin) CanSupport(spec *volume.Spec) bool {
@@ -70,7 +73,7 @@ func (p *plugin) SetUpIsMount(*volume.Spec) bool { return true }
 // MountDeviceIsMount implements volume.MountingVolumePlugin.
 func (p *plugin) MountDeviceIsMount(*volume.Spec) bool { return true }
 
-func (p *plugin) of(spec *volume.Spec) Volume { return p.process.world.volumes[spec.Name()] }
+func (p *plugin) of(spec *volume.Spec) Volume { return p.process.world.volumes[storageOf(spec)] }
 
 // NewAttacher implements volume.AttachableVolumePlugin.
 func (p *plugin) NewAttacher() (volume.Attacher, error) { return attacher{p}, nil }
@@ -86,19 +89,16 @@ func (p *plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return a
 
 // NewMounter implements volume.VolumePlugin.
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	return p.mounter(spec.Name(), pod.UID), nil
+	return p.mounter(spec.Name(), At{Node: p.process.node, Volume: storageOf(spec), Pod: string(pod.UID)}), nil
 }
 
 // NewUnmounter implements volume.VolumePlugin.
 func (p *plugin) NewUnmounter(name string, podUID types.UID) (volume.Unmounter, error) {
-	return p.mounter(name, podUID), nil
+	return p.mounter(name, At{Node: p.process.node, Volume: name, Pod: string(podUID)}), nil
 }
 
-func (p *plugin) mounter(name string, podUID types.UID) *mounter {
-	return &mounter{
-		plugin: p, path: p.host.GetPodVolumeDir(podUID, PluginName, name),
-		at: At{Node: p.process.node, Volume: name, Pod: string(podUID)},
-	}
+func (p *plugin) mounter(name string, at At) *mounter {
+	return &mounter{plugin: p, path: p.host.GetPodVolumeDir(types.UID(at.Pod), PluginName, name), at: at}
 }
 
 // GetDeviceMountRefs implements volume.DeviceMountableVolumePlugin.
@@ -108,7 +108,7 @@ func (p *plugin) GetDeviceMountRefs(_ context.Context, deviceMountPath string) (
 	p.process.world.change(func() {
 		for at := range p.process.world.mounted {
 			if at.Node == staged.Node && at.Volume == staged.Volume {
-				refs = append(refs, p.host.GetPodVolumeDir(types.UID(at.Pod), PluginName, at.Volume))
+				refs = append(refs, p.host.GetPodVolumeDir(types.UID(at.Pod), PluginName, p.process.places[at.Volume]))
 			}
 		}
 	})
@@ -126,9 +126,9 @@ type attacher struct{ *plugin }
 
 // Attach implements volume.Attacher.
 func (a attacher) Attach(ctx context.Context, spec *volume.Spec, nodeName types.NodeName) (string, error) {
-	w, at := a.process.world, At{Node: string(nodeName), Volume: spec.Name()}
+	w, at := a.process.world, At{Node: string(nodeName), Volume: storageOf(spec)}
 	err := a.process.call(ctx, "Attach", at, effect{apply: func() { w.attached[at] = true }, clean: nil})
-	return "/dev/" + spec.Name(), err
+	return "/dev/" + at.Volume, err
 }
 
 // Detach implements volume.Detacher.
@@ -144,7 +144,7 @@ func (a attacher) VolumesAreAttached(ctx context.Context, specs map[v1.UniqueVol
 	w := a.process.world
 	w.change(func() {
 		for name, spec := range specs {
-			answers[name] = w.attached[At{Node: string(nodeName), Volume: spec.Name()}]
+			answers[name] = w.attached[At{Node: string(nodeName), Volume: storageOf(spec)}]
 		}
 	})
 	label := "VolumesAreAttached:" + string(nodeName)
@@ -154,14 +154,14 @@ func (a attacher) VolumesAreAttached(ctx context.Context, specs map[v1.UniqueVol
 
 // WaitForAttach implements volume.Attacher.
 func (a attacher) WaitForAttach(ctx context.Context, spec *volume.Spec, _ string, _ *v1.Pod) (string, error) {
-	at := At{Node: a.process.node, Volume: spec.Name()}
+	at := At{Node: a.process.node, Volume: storageOf(spec)}
 	err := a.process.call(ctx, "WaitForAttach", at, effect{apply: func() {}})
-	return "/dev/" + spec.Name(), err
+	return "/dev/" + at.Volume, err
 }
 
 // GetDeviceMountPath implements volume.DeviceMounter.
 func (a attacher) GetDeviceMountPath(spec *volume.Spec) (string, error) {
-	return a.host.GetPluginDir(PluginName) + "/mounts/" + spec.Name(), nil
+	return a.host.GetPluginDir(PluginName) + "/mounts/" + storageOf(spec), nil
 }
 
 // MountDevice implements volume.DeviceMounter.
@@ -212,8 +212,8 @@ func (m *mounter) SetUpAt(ctx context.Context, _ string, args volume.MounterArgs
 
 // TearDown implements volume.Unmounter.
 func (m *mounter) TearDown(ctx context.Context) error {
-	w, at := m.plugin.process.world, m.at
-	return m.plugin.process.call(ctx, "TearDown", at, effect{apply: func() { delete(w.mounted, at); delete(w.foreign, at) }})
+	w, at := m.plugin.process.world, m.plugin.process.tornDown(m.at)
+	return m.plugin.process.call(ctx, "TearDown", at, effect{apply: func() { w.unmountAll(at) }})
 }
 
 // TearDownAt implements volume.Unmounter.

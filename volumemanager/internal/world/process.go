@@ -136,7 +136,7 @@ func (p *Process) Mounts() []Mount {
 	var mounts []Mount
 	for _, at := range sorted(p.world.mounted) {
 		if id := p.world.mountIDs[at]; at.Node == p.node && id != 0 {
-			mounts = append(mounts, Mount{Path: p.plugins.Host().GetPodVolumeDir(types.UID(at.Pod), PluginName, at.Volume), ID: id})
+			mounts = append(mounts, Mount{Path: p.plugins.Host().GetPodVolumeDir(types.UID(at.Pod), PluginName, p.places[at.Volume]), ID: id})
 		}
 	}
 	return mounts
@@ -155,12 +155,14 @@ func (p *Process) LastMount(path string) (Mount, bool) {
 func (p *Process) at(path string) (At, bool) {
 	host := p.plugins.Host()
 	for _, v := range p.config.Volumes {
-		if path == host.GetPluginDir(PluginName)+"/mounts/"+v.Name {
-			return At{Node: p.node, Volume: v.Name}, true
+		for _, storage := range p.storagesOf(v.Name) {
+			if path == host.GetPluginDir(PluginName)+"/mounts/"+storage {
+				return At{Node: p.node, Volume: storage}, true
+			}
 		}
 		for _, pod := range p.config.Pods {
 			if path == host.GetPodVolumeDir(types.UID(pod.Name), PluginName, v.Name) {
-				return At{Node: p.node, Volume: v.Name, Pod: pod.Name}, true
+				return p.world.setUpAt(At{Node: p.node, Volume: v.Name, Pod: pod.Name}), true
 			}
 		}
 	}
@@ -226,21 +228,26 @@ func (p *Process) WriteInUse(write func() ([]v1.UniqueVolumeName, error)) error 
 // AwaitSight waits until this node may see what its status has become. False says that it has lost sight of it.
 func (p *Process) AwaitSight() bool { return p.park("SeeStatus", "SeeStatus:"+p.node) == OK }
 
-// mountBegins holds S13. The lock is held.
+// mountBegins holds S13 and S14. The lock is held.
 func (w *World) mountBegins(at At) {
+	if there, taken := w.otherAt(at); taken {
+		w.broken("S14", "a mount of %v begins at the path at which %v is set up", at, there)
+	}
 	if w.outlived[at] && w.mounted[at] {
 		w.broken("S13", "a mount of %v begins on what is set up for the pod before", at)
 	}
 	delete(w.outlived, at)
+	delete(w.dropped, at)
 }
 
 // Removed says that the program was told that a pod is removed. What is set up for it, or is about to be, is not for one that
 // comes again.
 func (p *Process) Removed(pod string) {
 	p.world.change(func() {
-		for _, v := range p.config.Volumes {
-			p.world.outlived[At{Node: p.node, Volume: v.Name, Pod: pod}] = true
+		for _, storage := range p.storages {
+			p.world.outlived[At{Node: p.node, Volume: storage, Pod: pod}] = true
 		}
+		p.world.forgetStorage(pod)
 	})
 }
 
@@ -252,8 +259,16 @@ func (p *Process) Forgets() {
 				delete(p.world.outlived, at)
 			}
 		}
+		for _, pod := range p.config.Pods {
+			if pod.Node == p.node {
+				p.world.forgetStorage(pod.Name)
+			}
+		}
 	})
 }
+
+// unmounts are the operations that take a volume from a pod.
+var unmounts = []operationexecutor.OperationKind{operationexecutor.OpUnmount, operationexecutor.OpUnmap}
 
 // releases are the operations of a node on a volume that none of its pods uses.
 var releases = map[operationexecutor.OperationKind]bool{
@@ -263,7 +278,7 @@ var releases = map[operationexecutor.OperationKind]bool{
 // userOf returns a pod of the node that is wanted and uses the volume, or "". The lock is held.
 func (w *World) userOf(at At) string {
 	for _, pod := range w.config.Pods {
-		if pod.Node == at.Node && w.desired[pod.Name] && slices.Contains(pod.Volumes, at.Volume) {
+		if pod.Node == at.Node && w.desired[pod.Name] && w.uses(pod, at.Volume) {
 			return pod.Name
 		}
 	}
@@ -322,8 +337,7 @@ func (w *World) podObject(pod Pod) *v1.Pod {
 	object := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name, UID: types.UID(pod.Name)}}
 	c := v1.Container{Name: "main"}
 	for _, name := range pod.Volumes {
-		claim := &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}
-		object.Spec.Volumes = append(object.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: claim}})
+		object.Spec.Volumes = append(object.Spec.Volumes, v1.Volume{Name: name, VolumeSource: w.sourceFor(pod.Name, name)})
 		if w.volumes[name].Block {
 			c.VolumeDevices = append(c.VolumeDevices, v1.VolumeDevice{Name: name, DevicePath: "/dev/" + name})
 			continue

@@ -37,6 +37,7 @@ type World struct {
 	outlived map[At]bool
 	desired  map[string]bool
 	pods     map[string]*v1.Pod
+	remade
 	// updates counts the updates of each pod. refreshed is that count at the begin of the last successful set-up.
 	updates   map[string]int
 	refreshed map[At]int
@@ -55,7 +56,7 @@ type World struct {
 func New(config Config, options Options) (*World, error) {
 	w := &World{
 		configuration: newConfiguration(config), options: options, trace: options.Trace, began: time.Now(),
-		pods: map[string]*v1.Pod{}, boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
+		pods: map[string]*v1.Pod{}, remade: newRemade(config), boots: map[string]int{}, engines: map[string]Engine{}, processes: map[string]*Process{},
 		truth: truth{
 			attached: map[At]bool{}, staged: map[At]bool{}, mounted: map[At]bool{}, mountIDs: map[At]uint64{}, parts: map[At]part{}, foreign: map[At]bool{},
 		},
