@@ -157,6 +157,13 @@ func (r *Reconciler) begun(op *operation, of *operationexecutor.Operation) {
 	r.Changes.Publish(topicOf(podvolume.Key{Volume: op.volume, Pod: op.pod}))
 }
 
+// hasBegun reports whether an operation has had its key.
+func (r *Reconciler) hasBegun(op *operation) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return op.Handle != nil
+}
+
 // KeyFreed is called by the executor when an operation has ended and all of its calls have returned.
 func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
 	if o.VolumeName == "" {

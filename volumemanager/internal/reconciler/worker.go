@@ -38,9 +38,7 @@ func (r *Reconciler) work(ctx context.Context, w *worker) {
 	defer cancel()
 	w.Reconciler, w.executor = r, r.executor.Synchronous(w)
 	defer func() {
-		if w.current != nil { // A call of the plugin has ended the goroutine.
-			w.ended(w.current.volume)
-		}
+		w.goexited()
 		r.queue.leave(w)
 	}()
 	for {
@@ -49,6 +47,22 @@ func (r *Reconciler) work(ctx context.Context, w *worker) {
 			return
 		}
 		w.reconcile(ctx, name)
+	}
+}
+
+// goexited goes on with the volume of a worker whose goroutine a plugin has ended (runtime.Goexit). Outside of an operation nothing else
+// plans the volume again.
+func (w *worker) goexited() {
+	name := w.volume
+	if w.current != nil && w.hasBegun(w.current) {
+		w.ended(w.current.volume)
+		return
+	}
+	if w.current != nil {
+		w.removeOperation(w.current)
+	}
+	if name != "" {
+		w.queue.AddAt(podvolume.Key{Volume: name}, retry.At(1))
 	}
 }
 
