@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -210,12 +211,22 @@ func sourceOf(pod *v1.Pod, outer string) *v1.VolumeSource {
 	return nil
 }
 
-// populateAll resolves the claims of pods again, until ctx ends.
-func (p *Populator) populateAll(ctx context.Context) {
+// populateAll resolves the claims of pods again, until ctx ends. If a plugin ends the goroutine (runtime.Goexit), another one goes on
+// as part of wg.
+func (p *Populator) populateAll(ctx context.Context, wg *sync.WaitGroup) {
 	failures := make(map[types.UID]int)
+	var uid types.UID
+	ended := false
+	defer func() {
+		if !ended {
+			p.dirty.AddAt(uid, retry.At(1))
+			wg.Go(func() { p.populateAll(ctx, wg) })
+		}
+	}()
 	for {
-		uid, ok := p.dirty.Get(ctx)
-		if !ok {
+		var ok bool
+		if uid, ok = p.dirty.Get(ctx); !ok {
+			ended = true
 			return
 		}
 		if err := p.populate(ctx, uid); err == nil {

@@ -92,7 +92,7 @@ func New(o Options) *Populator {
 
 // Run starts the goroutines that resolve claims again, follow the store and probe for plugins, as part of wg. They end with ctx.
 func (p *Populator) Run(ctx context.Context, wg *sync.WaitGroup) {
-	wg.Go(func() { p.populateAll(ctx) })
+	wg.Go(func() { p.populateAll(ctx, wg) })
 	if p.options.Store != nil {
 		options := store.MirrorOptions{Logger: p.options.Logger, InitialBackoff: retry.First, MaxBackoff: retry.Last}
 		wg.Go(func() { store.Follow(ctx, p.options.Store, claims{p}, options) })
