@@ -22,7 +22,7 @@ import (
 const able = volume.CapPersistent | volume.CapDeviceMount | volume.CapBlock | volume.CapNodeExpand |
 	volume.CapMountOptions | volume.CapReconstruct
 
-// counter makes names.
+// counter numbers the volumes.
 var counter atomic.Int64
 
 func named(path string) *volume.Spec {
@@ -38,7 +38,7 @@ func TestConformanceOfDirectories(t *testing.T) {
 		NewSpec:   func(t testing.TB) *volume.Spec { return named(t.TempDir()) },
 		Require:   able,
 		FSGroup:   true,
-		// A directory is no device.
+		// A directory cannot be mapped as a block volume.
 		NewBlockSpec: func(testing.TB) *volume.Spec { return nil },
 		Shared:       true,
 		Lifetime:     volumetest.LifetimeOfStorage,
@@ -53,7 +53,7 @@ func TestConformanceOfDevices(t *testing.T) {
 	volumetest.Run(t, volumetest.Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin { return New(Options{}) },
 		NewSpec: func(t testing.TB) *volume.Spec {
-			content, err := os.ReadFile(template) // which is faster than to make one for each case
+			content, err := os.ReadFile(template) // A copy is faster than mkfs for each case.
 			require.NoError(t, err)
 			return named(newDeviceOf(t, content))
 		},
@@ -64,7 +64,7 @@ func TestConformanceOfDevices(t *testing.T) {
 	})
 }
 
-// byPath is a fake mounter that is told what a descriptor leads to, since it knows no others' descriptors.
+// byPath is a fake mounter that gets the path of a descriptor as source: the fake does not know the descriptors of this process.
 type byPath struct{ *fake.Mounter }
 
 func (m byPath) Mount(ctx context.Context, request mount.Request) error {
@@ -79,7 +79,7 @@ func TestConformanceOnFakeMounts(t *testing.T) {
 	volumetest.Run(t, volumetest.Config{
 		NewPlugin: func(testing.TB) volume.VolumePlugin {
 			plugin := New(Options{Mounter: byPath{world}})
-			plugin.isSame = func(string, string) (bool, error) { return true, nil } // no file is really there
+			plugin.isSame = func(string, string) (bool, error) { return true, nil } // The fake mounts show no real files.
 			return plugin
 		},
 		NewSpec: func(t testing.TB) *volume.Spec {
@@ -109,7 +109,7 @@ func newDeviceOf(t testing.TB, content []byte) string {
 	return attach(t, image)
 }
 
-// attach returns a block device that shows an image.
+// attach returns a loop device of an image.
 func attach(t testing.TB, image string) string {
 	t.Helper()
 	loops := loop.New(loop.Options{})

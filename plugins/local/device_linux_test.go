@@ -76,7 +76,7 @@ func TestADiskThatIsNotReadyIsNotFormatted(t *testing.T) {
 	assert.Contains(t, string(label[1024:2048]), "kept", "it is the filesystem that was there")
 }
 
-// killed is a store of an agent that is killed before it can forget anything.
+// killed is the store of an agent that is killed before it removes anything from the store.
 type killed struct{ format.RecoveryStore }
 
 func (k killed) Save(ctx context.Context, name string, data []byte) error {
@@ -147,7 +147,7 @@ func TestAFilesystemGrowsToItsDisk(t *testing.T) {
 	require.NoError(t, os.Truncate(image, 320<<20))
 	disk := attach(t, image)
 	plugin, _ := newPlugin(t, Options{})
-	pv, xfs := pvOf(disk), "xfs" // ext4 takes a capability to grow that root may lack
+	pv, xfs := pvOf(disk), "xfs" // The expansion of ext4 needs a capability that root may lack.
 	pv.Spec.Local.FSType = &xfs
 	spec := specOf(pv)
 	require.NoError(t, stage(t, plugin, spec))
@@ -246,10 +246,10 @@ func TestAReadOnlyDiskIsServedForReading(t *testing.T) {
 	}
 }
 
-// shutDown lets a filesystem fail from now on.
+// shutDown makes every later access to a filesystem fail.
 func shutDown(t *testing.T, path string) {
 	t.Helper()
-	const shutdown, noLogFlush = 0x8004587d, 2 // of ext4 and xfs
+	const shutdown, noLogFlush = 0x8004587d, 2 // the same numbers in ext4 and xfs
 	dir, err := os.Open(path)
 	require.NoError(t, err)
 	defer dir.Close()
@@ -289,7 +289,7 @@ func TestARepairIsTold(t *testing.T) {
 	assert.Contains(t, told[0], EventFilesystemRepaired)
 }
 
-// TestErrorsOnRecordAreTold: the check clears them and finds nothing else, also where the state says clean.
+// The plugin reports the errors that a filesystem has recorded, also if its state is clean. The check clears the record.
 func TestErrorsOnRecordAreTold(t *testing.T) {
 	disk := newDevice(t)
 	require.NoError(t, format.Make(t.Context(), disk, format.MakeOptions{FSType: "ext2"}))
@@ -311,7 +311,7 @@ func TestErrorsOnRecordAreTold(t *testing.T) {
 	assert.Zero(t, left[0], "the next time nothing is told")
 }
 
-// TestACopyOfAnXFSThatIsMountedIsRefusedByName: both devices are named.
+// TestACopyOfAnXFSThatIsMountedIsRefusedByName: the error names both devices.
 func TestACopyOfAnXFSThatIsMountedIsRefusedByName(t *testing.T) {
 	mounttest.RequireRoot(t)
 	if err := format.CanMake("xfs"); err != nil {
@@ -337,7 +337,7 @@ func TestACopyOfAnXFSThatIsMountedIsRefusedByName(t *testing.T) {
 	assert.Len(t, same.UUID, 36)
 }
 
-// mapFor gives a pod the device at path without a filesystem, as the executor does.
+// mapFor maps the device at path for a pod, as the executor does.
 func mapFor(t *testing.T, plugin *Plugin, pod *v1.Pod, path string) (unmap func(), err error) {
 	t.Helper()
 	created, err := plugin.NewBlockVolumeMapper(blockSpec(path), pod)

@@ -20,7 +20,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// afterwards is a context for clean-up too, which runs when that of the test has ended.
+// afterwards returns a context for clean-up, which runs after the test's own context has ended.
 func afterwards(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 func stage(t *testing.T, plugin *Plugin, spec *volume.Spec) error {
@@ -60,7 +60,7 @@ func statOf(t *testing.T, path string) *syscall.Stat_t {
 	return info.Sys().(*syscall.Stat_t)
 }
 
-// bind shows what is at source at target.
+// bind makes a bind mount of source at target.
 func bind(t *testing.T, source, target string) {
 	t.Helper()
 	mounter := mount.New(mount.Options{})
@@ -127,13 +127,13 @@ func TestAPodGetsNothingThatIsNotStaged(t *testing.T) {
 	plugin, _ := newPlugin(t, Options{})
 	dir, other := t.TempDir(), t.TempDir()
 	spec := specOf(pvOf(dir))
-	require.NoError(t, os.MkdirAll(plugin.stagingPath("disk"), 0o755)) // as after a reboot
+	require.NoError(t, os.MkdirAll(plugin.stagingPath("disk"), 0o755)) // After a reboot the directory is there without its mount.
 	_, err := setUp(t, plugin, spec, "pod-1", volume.MounterArgs{})
 	require.ErrorIs(t, err, ErrNotStaged)
 
 	require.NoError(t, stage(t, plugin, spec))
 	first := mustSetUp(t, plugin, spec, "pod-1", volume.MounterArgs{})
-	bind(t, other, dir) // a disk is mounted there since
+	bind(t, other, dir) // now another disk is mounted there
 	path, err := setUp(t, plugin, spec, "pod-2", volume.MounterArgs{})
 	require.ErrorIs(t, err, ErrNotStaged)
 	assert.NoDirExists(t, path)
@@ -167,7 +167,7 @@ func TestReferencesAreThoseOfThePodsOfTheVolume(t *testing.T) {
 	mounttest.RequireMounts(t)
 	plugin, _ := newPlugin(t, Options{})
 	dir := t.TempDir()
-	bind(t, dir, dir) // the operator's own mount of the same
+	bind(t, dir, dir) // the operator's own mount of the directory
 	spec, twin := specOf(pvOf(dir)), pvOf(dir)
 	twin.Name = "twin"
 	for _, s := range []*volume.Spec{spec, specOf(twin)} {
@@ -180,7 +180,7 @@ func TestReferencesAreThoseOfThePodsOfTheVolume(t *testing.T) {
 	assert.Equal(t, []string{path}, refs)
 }
 
-// events keeps what it is told.
+// events keeps the events of a plugin.
 type events []string
 
 func (e *events) Eventf(_ runtime.Object, eventtype, reason, format string, args ...any) {
@@ -188,7 +188,7 @@ func (e *events) Eventf(_ runtime.Object, eventtype, reason, format string, args
 }
 
 func TestTheVolumeHasOneGroupAtATime(t *testing.T) {
-	mounttest.RequireRoot(t) // for groups
+	mounttest.RequireRoot(t) // to change groups
 	var told events
 	plugin, root := newPlugin(t, Options{Events: &told})
 	dir := t.TempDir()

@@ -11,21 +11,22 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// source is what a spec says, checked.
+// source holds the checked fields of a spec.
 type source struct {
 	name string
-	// pv is the volume, which is not changed.
+	// pv is the volume; the plugin does not change it.
 	pv   *v1.PersistentVolume
 	path string
-	// fsType is the filesystem that a device must have, and gets when it is blank; empty means any, and ext4.
+	// fsType is the filesystem that a device must have, and that a blank device gets. If it is empty, any filesystem is accepted, and
+	// a blank device gets ext4.
 	fsType string
 	// options are the mount options of the PersistentVolume.
 	options []string
-	// readOnly is true when no pod may write to the volume, podReadOnly when this pod must not; the first implies the second.
+	// readOnly is true if no pod may write to the volume. podReadOnly is true if this pod must not; readOnly implies it.
 	readOnly, podReadOnly bool
 }
 
-// localOf returns the local source of spec, nil when it has none.
+// localOf returns the local source of spec; nil if it has none.
 func localOf(spec *volume.Spec) *v1.LocalVolumeSource {
 	if spec == nil || spec.PersistentVolume == nil {
 		return nil
@@ -33,8 +34,8 @@ func localOf(spec *volume.Spec) *v1.LocalVolumeSource {
 	return spec.PersistentVolume.Spec.Local
 }
 
-// nameOf returns the name of the volume, which is an element of its paths. It is all that is known of a volume that was found
-// after a restart. The error matches volume.ErrInvalid, and so do those of the functions below.
+// nameOf returns the name of the volume, which is an element of its paths. It checks nothing else: the spec of a volume that was
+// found after a restart has only the name. The errors of this function and of those below match volume.ErrInvalid.
 func nameOf(spec *volume.Spec) (string, error) {
 	if localOf(spec) == nil {
 		return "", fmt.Errorf("volume %q has no local source: it is not one of %s: %w", spec.Name(), Name, volume.ErrInvalid)
@@ -45,8 +46,7 @@ func nameOf(spec *volume.Spec) (string, error) {
 	return spec.Name(), nil
 }
 
-// filesystemNameOf is nameOf for a volume that is mounted. One that is mapped is an error that matches
-// volume.ErrUnsupported.
+// filesystemNameOf is nameOf for a volume with a filesystem. For a block volume, the error matches volume.ErrUnsupported.
 func filesystemNameOf(spec *volume.Spec) (string, error) {
 	name, err := nameOf(spec)
 	if err != nil {
@@ -59,7 +59,7 @@ func filesystemNameOf(spec *volume.Spec) (string, error) {
 	return name, err
 }
 
-// sourceOf reads a spec that is to be staged, set up or mapped.
+// sourceOf reads and checks the spec of a volume before it is staged, set up or mapped.
 func sourceOf(spec *volume.Spec) (source, error) {
 	name, err := nameOf(spec)
 	if err != nil {

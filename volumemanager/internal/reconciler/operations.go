@@ -96,10 +96,10 @@ func FilesystemKind(kind operationexecutor.OperationKind) operationexecutor.Oper
 	return cmp.Or(asOfFilesystem[kind], kind)
 }
 
-// enter enters the operation of an action. It returns nil if the action is out of date, because its pod was added or removed
-// since the plan, or if another volume has its path; the change then marks the volume again. enter enters the operation first
-// and checks the pods after that. A caller that changes a pod and then reads the operations therefore sees the operation, or
-// enter sees the change.
+// enter adds the operation of an action to the running ones. It returns nil if the action is out of date, because its pod was
+// added or removed since the plan, or if another volume has its path. The later change marks the volume again. enter adds the
+// operation first and then checks the pods. So if a caller changes a pod and then reads the operations, either the caller sees
+// the operation, or enter sees the change.
 func (r *Reconciler) enter(v *view, a action) *operation {
 	op := &operation{
 		Operation: Operation{Whole: v.needsAll(a), pod: a.pod},
@@ -115,7 +115,7 @@ func (r *Reconciler) enter(v *view, a action) *operation {
 	}
 	if by := r.otherVolumeAtPath(op); by != "" {
 		r.failUsedPath(op, by)
-		r.Cleaner.Ended(op.pod) // An end of another operation of the pod may have seen this one.
+		r.Cleaner.Ended(op.pod) // Another operation of the pod may have ended while this one was among the running ones.
 		return nil
 	}
 	return op
@@ -167,7 +167,7 @@ func (r *Reconciler) hasBegun(op *operation) bool {
 // KeyFreed is called by the executor when an operation has ended and all of its calls have returned.
 func (r *Reconciler) KeyFreed(o operationexecutor.OperationInfo) {
 	if o.VolumeName == "" {
-		return // It was about several volumes, or about an unknown one.
+		return // The operation was on several volumes, or on an unknown one.
 	}
 	r.mu.Lock()
 	op := r.running.find(o)

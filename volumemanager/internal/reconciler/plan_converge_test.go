@@ -14,10 +14,10 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// planned is how many random views are tried.
+// planned is the number of random views.
 const planned = 3000
 
-// randomView returns any view of a volume with up to three pods. Not all of them can come up.
+// randomView returns a random view of a volume with up to three pods. Some views never occur in a manager.
 func randomView(r *rand.Rand) volumeView {
 	some := func() bool { return r.IntN(4) == 0 }
 	v := volumeView{
@@ -36,7 +36,7 @@ func randomView(r *rand.Rand) volumeView {
 	return v
 }
 
-// TestEveryPlanKeepsTheRules tries combinations that have no test case.
+// TestEveryPlanKeepsTheRules checks the plans of random views.
 func TestEveryPlanKeepsTheRules(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range planned {
@@ -53,7 +53,7 @@ func TestEveryPlanKeepsTheRules(t *testing.T) {
 	}
 }
 
-// breaks returns which rule of the design an action breaks.
+// breaks returns an error if an action breaks a rule of the planner.
 func (v volumeView) breaks(a action) error {
 	p := podView{}
 	if i := slices.IndexFunc(v.pods, func(p podView) bool { return p.name == a.pod }); i >= 0 {
@@ -80,7 +80,7 @@ func (v volumeView) breaks(a action) error {
 	return nil
 }
 
-// TestEveryPlanComesToAnEnd: when every action succeeds, what is wanted is there in the end and nothing else is.
+// TestEveryPlanComesToAnEnd: if every action succeeds, the pods that need the volume have it in the end, and no others.
 func TestEveryPlanComesToAnEnd(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range planned {
@@ -88,7 +88,7 @@ func TestEveryPlanComesToAnEnd(t *testing.T) {
 		v.pending, v.adopted = false, false
 		for i := range v.pods {
 			v.pods[i].pending, v.pods[i].mayUse = false, false
-			// A pod that has a volume in one way does not want it in another.
+			// A pod that has the volume does not wait for it in another form.
 			v.pods[i].waits = v.pods[i].waits && v.pods[i].state == operationexecutor.VolumeNotMounted
 		}
 		first, rounds := fmt.Sprintf("%+v", v), 0
@@ -109,7 +109,7 @@ func TestEveryPlanComesToAnEnd(t *testing.T) {
 	}
 }
 
-// succeed does what an action does when it succeeds.
+// succeed makes the changes of a successful action.
 func (v *volumeView) succeed(a action) {
 	of := func(change func(p *podView)) {
 		for i := range v.pods {

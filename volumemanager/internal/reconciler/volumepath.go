@@ -11,12 +11,12 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/podvolume"
 )
 
-// This file keeps two volumes of a pod from one path. Plugins compute the path from the pod and the inner name, but the
-// unique name from the storage. Two volumes have one path if a PersistentVolume was made again with another handle, or if a
-// pod's own volume names other storage than before. The second set-up would find the first volume's mount and take it for
-// its own, and the first teardown would then unmount it.
+// This file ensures that two volumes of a pod never use the same path at the same time. Plugins compute the path from the pod
+// and the inner name, but the unique name from the storage. Two volumes have the same path if a PersistentVolume was created
+// again with another handle, or if a pod's own volume names other storage than before. The set-up of the second volume would
+// take the first volume's mount for its own, and the teardown of the first would then unmount it.
 
-// volumePath stands for the path of a volume of a pod.
+// volumePath identifies the path of a volume within a pod.
 type volumePath struct{ plugin, inner string }
 
 // pathOf returns the path of an action; the zero value if the action is not for one pod.
@@ -34,8 +34,8 @@ func (v *view) pathOf(a action) volumePath {
 	return volumePath{}
 }
 
-// addIfPathIsFree adds an operation to the running ones, unless an operation on another volume at its path runs. It returns that
-// volume. The volume of the operation is queued again when an operation for its pod has ended.
+// addIfPathIsFree adds an operation to the running ones, unless an operation on another volume at its path runs. Then it returns
+// that volume, and the volume of the operation is queued again when an operation for its pod has ended.
 func (r *Reconciler) addIfPathIsFree(op *operation) (by v1.UniqueVolumeName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +46,7 @@ func (r *Reconciler) addIfPathIsFree(op *operation) (by v1.UniqueVolumeName) {
 		}
 	}
 	if op.kind == operationexecutor.OpMount {
-		r.awaitPath(op) // Before the actual state is read: the end of a teardown is not missed.
+		r.awaitPath(op) // Wait before the actual state is read: the end of a teardown is then not missed.
 	}
 	r.running = append(r.running, op)
 	return ""
@@ -60,8 +60,8 @@ func (r *Reconciler) awaitPath(op *operation) {
 }
 
 // otherVolumeAtPath returns another volume that is, or may be, set up at the path of a running set-up. If there is one, the
-// set-up is taken out, and its volume keeps waiting for the path. A teardown of the other volume may have found the set-up
-// running and waits for the path, too: it is queued again.
+// set-up is removed from the running operations, and its volume keeps waiting for the path. A teardown of the other volume may
+// have found the set-up running, and may wait for the path, too: it is queued again.
 func (r *Reconciler) otherVolumeAtPath(op *operation) (by v1.UniqueVolumeName) {
 	if op.kind != operationexecutor.OpMount {
 		return ""
@@ -95,7 +95,7 @@ func (r *Reconciler) takeWaiting(pod volume.UniquePodName, name v1.UniqueVolumeN
 	return true
 }
 
-// failUsedPath notes that a volume waits for the one that has its path.
+// failUsedPath stores that a volume waits for another one that has its path.
 func (r *Reconciler) failUsedPath(op *operation, by v1.UniqueVolumeName) {
 	r.fail(podvolume.Key{Volume: op.volume, Pod: op.pod}, Failure{Err: fmt.Errorf(
 		"volume %q has the same path and is not torn down for pod %q yet: %w", by, op.pod, volume.ErrInUse)})

@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager/internal/pluginpaths"
 )
 
-// The records of mounts do not outlive a boot. Those of attachments do, and so do the directories of mounts. The recorded
-// attachments therefore tell which volumes the directories belong to. Plugins cannot: after a boot nothing is mounted there
+// The records of mounts do not survive a reboot. Those of attachments do, and so do the directories of mounts. The recorded
+// attachments therefore identify the volumes of the directories. Plugins cannot do so: after a reboot, nothing is mounted there
 // that a plugin could read.
 
 // attachedVolumes holds the volumes with a recorded attachment, by plugin and inner name: their names do not depend on a
@@ -28,7 +28,8 @@ func attachedIn(recorded *journal.Journal) attachedVolumes {
 	return volumes
 }
 
-// specOf returns the spec of the volume whose directory, or link, was found in that of a pod; nil when it is not on record.
+// specOf returns the spec of the volume whose directory, or link, was found in the directory of a pod; nil if no recorded
+// attachment is of that volume.
 func (a attachedVolumes) specOf(d orphans.Dir) *volume.Spec {
 	return a[orphans.Dir{Plugin: d.Plugin, Name: d.Name, Block: d.Block}].Spec
 }
@@ -44,12 +45,12 @@ func (b *rebuilder) rebuildStagings(attached attachedVolumes) []journal.Found {
 		}
 		path, err := pluginpaths.Staging(b.options.Plugins, v.Spec)
 		if err != nil || path == "" {
-			continue // A plugin that is not registered any more cannot unstage it either.
+			continue // A plugin that is no longer registered cannot unstage it either.
 		}
-		// The directory above is read, since what is mounted at the path may hang.
+		// Read the directory above: the filesystem at the path may hang.
 		dir := filepath.Dir(path)
 		if _, ok := names[dir]; !ok {
-			names[dir], _ = orphans.NamesIn(dir) // What cannot be read is not known; should it be a mount, it is an orphan.
+			names[dir], _ = orphans.NamesIn(dir) // A staging in a directory that cannot be read stays unknown. If it is mounted, it is an orphan.
 		}
 		if !slices.Contains(names[dir], filepath.Base(path)) {
 			continue
@@ -63,13 +64,14 @@ func (b *rebuilder) rebuildStagings(attached attachedVolumes) []journal.Found {
 	return built
 }
 
-// boundFor returns the set-ups of a block volume: one for each pod whose UID is the name of a bind, or what is left of one.
+// boundFor returns the set-ups of a block volume: one for each pod whose UID is the name of a bind, or of the file of a bind that is
+// no longer mounted.
 func (b *rebuilder) boundFor(v journal.Found) map[types.UID]*journal.SetUp {
 	if !volume.IsBlock(v.Spec) {
 		return v.Record.Pods
 	}
 	pods := make(map[types.UID]*journal.SetUp)
-	uids, _ := orphans.BindsIn(v.Record.Staging.Path) // as above
+	uids, _ := orphans.BindsIn(v.Record.Staging.Path) // An unreadable directory is handled as above.
 	for _, uid := range uids {
 		link := filepath.Join(b.options.Plugins.Host().GetPodVolumeDeviceDir(types.UID(uid), v.Record.Plugin), v.Spec.Name())
 		pods[types.UID(uid)] = &journal.SetUp{
@@ -80,7 +82,7 @@ func (b *rebuilder) boundFor(v journal.Found) map[types.UID]*journal.SetUp {
 	return pods
 }
 
-// recordAt returns by what the uppermost mount at a path is known; the zero value when none is there.
+// recordAt returns the identity of the uppermost mount at a path; the zero value if nothing is mounted there.
 func (f mountsFound) recordAt(path string) journal.Mount {
 	if at, ok := f.top[path]; ok {
 		return journal.MountOf(f.table[at])

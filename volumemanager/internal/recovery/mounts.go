@@ -80,20 +80,20 @@ func mountsOf(v journal.Found) []recordedMount {
 	return mounts
 }
 
-// own returns a recorded mount as one of ours. It is nil if nothing is mounted at its path and the mount was not moved, or if the
-// record does not identify the mount.
+// own returns a recorded mount as one of this manager's. It is nil if nothing is mounted at its path and the mount was not moved,
+// or if the record does not identify the mount.
 func (f mountsFound) own(r recordedMount) *mountwatch.Mount {
 	top, mounted := f.top[r.path]
 	at, exists := f.byID[r.known.Unique]
 	exists = exists && r.known.Unique != 0
 	switch {
 	case exists && f.table[at].Path == r.path:
-		return mountwatch.NewMount(r.Key, r.path, f.table[at]) // perhaps below another mount
+		return mountwatch.NewMount(r.Key, r.path, f.table[at]) // Another mount may cover it.
 	case !r.known.IsKnown() || !mounted && !exists:
 		return nil
 	case mounted && r.known.Is(f.table[top]):
 		return mountwatch.NewMount(r.Key, r.path, f.table[top])
 	}
-	// Our mount was moved, or is gone and another is at its path: do not take that one for ours.
+	// The manager's mount was moved, or is gone and another is at its path: do not take that one for the manager's.
 	return mountwatch.Lost(r.Key, r.path, r.known.Unique, r.known.Other)
 }

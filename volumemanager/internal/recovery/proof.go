@@ -88,7 +88,7 @@ func (p *proofs) compare(v journal.Found) (err error) {
 	return nil
 }
 
-// compareName compares the name of the volume, which for many volumes differs for each pod.
+// compareName compares the unique name of the volume for each pod: the name of a volume that is not shared contains the pod.
 func (p *proofs) compareName(v journal.Found) error {
 	uids := slices.Collect(maps.Keys(v.Record.Pods))
 	if len(uids) == 0 {
@@ -106,7 +106,7 @@ func (p *proofs) compareName(v journal.Found) error {
 	return nil
 }
 
-// add notes a record that has to be proven.
+// add adds a record that must still be proven.
 func (p *proofs) add(v journal.Found) {
 	p.unprovenMu.Lock()
 	defer p.unprovenMu.Unlock()
