@@ -28,7 +28,7 @@ var (
 	_ ClaimController  = (*persistentvolume.Controller)(nil)
 )
 
-// controllers are controllers that stand still.
+// controllers are controllers whose state does not change.
 type controllers struct {
 	attachments []attachdetach.AttachmentStatus
 	claims      []persistentvolume.PendingClaim
@@ -123,7 +123,7 @@ func TestTheViewsOfAClusterAgree(t *testing.T) {
 	}
 }
 
-// A process that does not lead has no controllers, and says so.
+// The answer of a process that does not lead says so, and has no state of controllers.
 func TestAProcessThatDoesNotLeadShowsWhoDoes(t *testing.T) {
 	c := aCluster()
 	sources := func() ClusterSources { return ClusterSources{Leases: c.leases} }
@@ -159,7 +159,7 @@ func TestAnOpenPageOfAClusterIsToldOfChanges(t *testing.T) {
 	})
 }
 
-// FuzzCluster: names from outside and requests from anywhere.
+// FuzzCluster tries any names of objects and any requests.
 func FuzzCluster(f *testing.F) {
 	f.Add("<script>", "node=a")
 	f.Add("a\nCLAIM \x1b[2J", "limit=1&offset=0")

@@ -77,7 +77,7 @@ func (m *machine) create(obj store.Object) {
 	require.NoError(m.t, err)
 }
 
-// start has a pod use a claim, and returns where its files are.
+// start gives a claim to a pod, and returns the directory of its files.
 func (m *machine) start(claim string) (pod *v1.Pod, dir string) {
 	m.t.Helper()
 	pod = &v1.Pod{
@@ -115,8 +115,8 @@ func save(t *testing.T, path, content string) {
 	require.NoError(t, file.Close())
 }
 
-// A pod writes and syncs, a snapshot is made while the pod runs, the pod writes more. A claim restored from the snapshot has the bytes of
-// that moment, in another pod, beside the first. Then all is deleted, and nothing is left.
+// A pod writes and syncs data, a snapshot is made while the pod runs, and the pod writes more. In a second pod, a claim that is
+// restored from the snapshot has the data of that moment. After everything is deleted, nothing is left.
 func TestASnapshotOfARunningPodIsRestored(t *testing.T) {
 	m := newMachine(t)
 	claim := restoring("data", "")

@@ -28,9 +28,9 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// This file is the world of the simulation of snapshots: the storage, what was synced into its volumes, and the processes.
+// This file has the world of the simulation of snapshots: the storage, the data that was synced into its volumes, and the processes.
 
-// sim is the world. The content of a volume is a number: how often something was synced into any volume when it was last written.
+// sim is the world. The data of a volume is a number: that of its last write, counted over all volumes.
 type sim struct {
 	memory  *store.Memory
 	backend *fake.Backend
@@ -45,36 +45,36 @@ type sim struct {
 	calm   bool
 	uids   int
 	writes int
-	// synced is the content of volumes, taken that of snapshots, by handle; sources are the volumes of snapshots.
+	// synced is the data of volumes, taken the data of snapshots, by handle. sources are the source volumes of snapshots.
 	synced, taken map[string]int
 	sources       map[string]string
-	// claimOf is the name of the claim that a volume was made for, restoredFrom the snapshot from which it was made.
+	// claimOf is the name of the claim for which a volume was made, restoredFrom the snapshot from which it was made.
 	claimOf, restoredFrom map[string]string
-	// nameOf are the names of all VolumeSnapshots by UID, asked what was synced when they were made, made what was when their snapshots were first seen, ready what they had when they were
-	// first ready.
+	// nameOf has the names of all VolumeSnapshots, by UID. asked has the data of all volumes when they were created, made the data of the
+	// source when their snapshots were first seen, and ready the data of the snapshots when they were first ready.
 	nameOf      map[types.UID]string
 	asked       map[types.UID]map[string]int
 	made, ready map[types.UID]int
-	// moments are the moments of the snapshots of groups, by handle: how often something had been synced.
+	// moments has the number of the last write before each snapshot of a group, by handle.
 	moments    map[string]int
 	violations []string
 	trace      []string
 	counts     map[string]int
 }
 
-// simBug is what is planted.
+// simBug is a planted bug.
 type simBug struct {
-	// finds is what the simulation says of it.
+	// finds is a part of the violation with which the simulation finds the bug.
 	finds string
-	// late has the storage take a snapshot some time after its answer.
+	// late makes the storage take a snapshot some time after its answer.
 	late bool
-	// rename changes the name under which the storage has a snapshot.
+	// rename changes the name of a snapshot in the storage.
 	rename func(s *sim, name string) string
-	// apart has the storage make the snapshots of a group one after the other.
+	// apart makes the storage make the snapshots of a group one after the other.
 	apart bool
-	// swap has a claim restored from the first snapshot, whichever it names.
+	// swap restores every claim from the first snapshot.
 	swap bool
-	// read is what the controllers see of an object; nil is nothing.
+	// read returns the object that the controllers read in place of obj; a nil object for none.
 	read func(s *sim, obj runtime.Object) runtime.Object
 }
 
@@ -135,7 +135,7 @@ func (s *sim) isWhole() bool {
 	return len(s.violations) == 0
 }
 
-// seen is an object as the controllers see it.
+// seen returns the object that the controllers read in place of obj.
 func (s *sim) seen(obj runtime.Object) runtime.Object {
 	if s.planted.read == nil {
 		return obj
@@ -143,7 +143,7 @@ func (s *sim) seen(obj runtime.Object) runtime.Object {
 	return s.planted.read(s, obj)
 }
 
-// withUID returns an object that is to be made, with a UID. It keeps what was synced before a VolumeSnapshot was made.
+// withUID returns a new object with a UID. For a VolumeSnapshot it records the present data of all volumes.
 func (s *sim) withUID(obj runtime.Object) runtime.Object {
 	made, is := obj.DeepCopyObject().(store.Object)
 	if !is || made.GetUID() != "" {
@@ -167,7 +167,7 @@ type disks struct {
 	process string
 }
 
-// begin waits for the turn of a call, which may take its time, and returns the error of a call that is not made.
+// begin waits for the turn of a call, for a random time. It returns an error if the call is not to be made.
 func (d *disks) begin(ctx context.Context, what string) error {
 	d.sim.turns.Take(d.process + " " + what + " by " + whoAsks())
 	switch luck := d.sim.luck(100); {
@@ -185,7 +185,7 @@ func (d *disks) begin(ctx context.Context, what string) error {
 	return nil
 }
 
-// end loses the answer of a call now and then.
+// end loses the answer of some calls at random.
 func (d *disks) end(err error) error {
 	if err == nil && d.sim.luck(100) < 8 {
 		return volume.Uncertain(errLink)
@@ -322,7 +322,7 @@ type simProvisioner struct {
 	options volume.VolumeOptions
 }
 
-// Provision implements volume.Provisioner. It is there that a volume gets another content than that of the snapshot of its claim.
+// Provision implements volume.Provisioner. A planted bug makes the volume from another snapshot here.
 func (p simProvisioner) Provision(ctx context.Context, node *v1.Node, topologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	if err := p.disks.begin(ctx, "provisions "+p.options.PVName); err != nil {
 		return nil, err
@@ -372,7 +372,7 @@ func (d simDeleter) Delete(ctx context.Context) error {
 	return err
 }
 
-// simProcess is one of those that stand by to run the controllers of claims and snapshots.
+// simProcess is one of the processes that run the controllers of claims and snapshots: one leads, the others stand by.
 type simProcess struct {
 	sim   *sim
 	name  string
@@ -381,7 +381,7 @@ type simProcess struct {
 	stop  func()
 }
 
-// start starts the process, under a name that no earlier life had.
+// start starts the process, under a new name.
 func (p *simProcess) start(t *testing.T) {
 	t.Helper()
 	p.lives++
@@ -404,7 +404,7 @@ func (p *simProcess) start(t *testing.T) {
 	})
 }
 
-// kill ends the process. Most often it has no time left to write anything.
+// kill ends the process. Usually it cannot write anything more.
 func (p *simProcess) kill() {
 	if p.sim.luck(4) > 0 {
 		p.link.cutOff(true)
@@ -430,7 +430,7 @@ func (s *sim) control(ctx context.Context, t *testing.T, process string, way sto
 	all.Wait()
 }
 
-// named finds the snapshots that claims name, or the first one.
+// named finds the snapshot that a claim names, or the first one with the planted bug swap.
 type named struct {
 	*Controller
 
@@ -445,7 +445,7 @@ func (n named) Snapshot(ctx context.Context, claim *v1.PersistentVolumeClaim, na
 	return n.Controller.Snapshot(ctx, claim, name)
 }
 
-// simAll returns the objects of a kind as they are.
+// simAll returns the objects of a kind in the store.
 func simAll[T store.Object](ctx context.Context, s *sim) []T {
 	objects, _, err := store.ListOf[T](context.WithoutCancel(ctx), s.memory, "")
 	if err != nil {
@@ -454,7 +454,7 @@ func simAll[T store.Object](ctx context.Context, s *sim) []T {
 	return objects
 }
 
-// contentOf returns the content that a snapshot is bound to, nil for none.
+// contentOf returns the content to which a snapshot is bound; nil for none.
 func (s *sim) contentOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotContent {
 	content, err := store.Get[*snapshotv1.VolumeSnapshotContent](context.WithoutCancel(ctx), s.memory, "", boundTo(snap))
 	if err != nil {
@@ -463,7 +463,7 @@ func (s *sim) contentOf(ctx context.Context, snap *snapshotv1.VolumeSnapshot) *s
 	return content
 }
 
-// contentOfGroup returns the content that a group is bound to, nil for none.
+// contentOfGroup returns the content to which a group is bound; nil for none.
 func (s *sim) contentOfGroup(ctx context.Context, group *groupv1.VolumeGroupSnapshot) *groupv1.VolumeGroupSnapshotContent {
 	content, err := store.Get[*groupv1.VolumeGroupSnapshotContent](context.WithoutCancel(ctx), s.memory, "", groupBoundTo(group))
 	if err != nil {
@@ -472,7 +472,7 @@ func (s *sim) contentOfGroup(ctx context.Context, group *groupv1.VolumeGroupSnap
 	return content
 }
 
-// makeReady has the storage make snapshots ready. A storage that is late takes what is in the volume then.
+// makeReady makes the snapshots in the storage ready. With the planted bug late, they get the present data of their volumes.
 func (s *sim) makeReady() {
 	for _, snap := range s.backend.Snapshots() {
 		if !s.isCalm() && s.luck(3) > 0 {
@@ -489,7 +489,7 @@ func (s *sim) makeReady() {
 	}
 }
 
-// make creates an object for a user. All watchers have received it before the next change.
+// make creates an object as a user does. Before the next change, all watchers have received it.
 func (s *sim) make(ctx context.Context, obj store.Object) {
 	if _, err := s.memory.Create(ctx, s.withUID(obj)); err == nil {
 		s.note("new: %T %s", obj, obj.GetName())
@@ -505,7 +505,7 @@ func (s *sim) remove(ctx context.Context, obj store.Object) {
 	synctest.Wait()
 }
 
-// write syncs something into a volume.
+// write writes and syncs new data into a volume.
 func (s *sim) write() {
 	s.mu.Lock()
 	handles := slices.Sorted(maps.Keys(s.synced))
@@ -521,7 +521,7 @@ func (s *sim) write() {
 	s.note("%d is synced into %s", s.writes, handle)
 }
 
-// says reports whether anything has gone wrong that is described so.
+// says reports whether a violation has the text.
 func (s *sim) says(what string) bool {
 	return slices.ContainsFunc(s.violations, func(text string) bool { return strings.Contains(text, what) })
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/volumekit/volumekit/fake"
 )
 
-// This file is what happens in the simulation of snapshots, what must always be, and what must be in the end.
+// This file has the events of the simulation of snapshots, and the rules that must hold at all times and at the end.
 
 var (
 	simSources   = []string{"c-1", "c-2"}
@@ -33,7 +33,7 @@ var (
 	simRestored  = []string{"r-1", "r-2"}
 )
 
-// simulateSnapshots lets claims and snapshots live for so many steps, and returns the world with what went wrong.
+// simulateSnapshots runs a world for a number of steps, and returns it with the violated rules.
 func simulateSnapshots(t *testing.T, seed uint64, steps int, planted simBug) (s *sim) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func simulateSnapshots(t *testing.T, seed uint64, steps int, planted simBug) (s 
 	return s
 }
 
-// step does one thing of those that happen.
+// step makes one random event happen.
 func (s *sim) step(ctx context.Context, t *testing.T, p *simProcess) {
 	t.Helper()
 	name := simSnapshots[s.luck(len(simSnapshots))]
@@ -122,7 +122,7 @@ func simGroup() *groupv1.VolumeGroupSnapshot {
 	return group
 }
 
-// simClaim returns a claim, which is restored from a snapshot unless that is "".
+// simClaim returns a claim. It is restored from the snapshot snap, unless that is empty.
 func simClaim(name, snap string) *v1.PersistentVolumeClaim {
 	class := "fast"
 	claim := &v1.PersistentVolumeClaim{
@@ -140,7 +140,7 @@ func simClaim(name, snap string) *v1.PersistentVolumeClaim {
 	return claim
 }
 
-// check looks for what must never be, whatever happens.
+// check checks the rules that hold at all times.
 func (s *sim) check(ctx context.Context) {
 	for _, snap := range simAll[*snapshotv1.VolumeSnapshot](ctx, s) {
 		content := s.contentOf(ctx, snap)
@@ -164,8 +164,8 @@ func (s *sim) check(ctx context.Context) {
 	}
 }
 
-// checkSnapshot compares the content of a snapshot with what was synced before the snapshot was asked for, and with what was synced when
-// it was made. What it has once it is ready it has for ever.
+// checkSnapshot checks the data of a snapshot: it has everything that was synced before the VolumeSnapshot was created, nothing that
+// was synced after the snapshot was made, and never changes once it is ready.
 func (s *sim) checkSnapshot(snap *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapshotContent) {
 	handle := handleOf(content)
 	s.mu.Lock()
@@ -198,7 +198,7 @@ func (s *sim) checkSnapshot(snap *snapshotv1.VolumeSnapshot, content *snapshotv1
 	}
 }
 
-// checkGroup looks whether the storage has all snapshots of a group, of one moment.
+// checkGroup checks that the storage has all snapshots of a group, and that they are of the same moment.
 func (s *sim) checkGroup(group *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent) {
 	members := memberHandlesOf(content)
 	if len(members) != len(content.Spec.Source.VolumeHandles) {
@@ -219,7 +219,7 @@ func (s *sim) checkGroup(group *groupv1.VolumeGroupSnapshot, content *groupv1.Vo
 	s.count("group ready")
 }
 
-// checkRestored looks whether a restored volume was made from the snapshot that its claim names.
+// checkRestored checks that a restored volume was made from the snapshot that its claim names.
 func (s *sim) checkRestored(claim *v1.PersistentVolumeClaim) {
 	s.mu.Lock()
 	from := s.restoredFrom[claim.Spec.VolumeName]
@@ -230,7 +230,7 @@ func (s *sim) checkRestored(claim *v1.PersistentVolumeClaim) {
 	}
 }
 
-// settle lets the faults stop, and looks whether everything becomes what it should be.
+// settle stops the faults, and checks that all objects reach their final state.
 func (s *sim) settle(ctx context.Context, processes []*simProcess) {
 	s.mu.Lock()
 	s.calm = true
@@ -264,7 +264,7 @@ func (s *sim) claims(ctx context.Context) map[string]*v1.PersistentVolumeClaim {
 	return claims
 }
 
-// unsettled returns what is not as it should be in the end.
+// unsettled returns the objects that have not reached their final state.
 func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 	claims, known := s.claims(ctx), map[string]bool{}
 	for _, content := range simAll[*snapshotv1.VolumeSnapshotContent](ctx, s) {
@@ -273,7 +273,7 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 			wrong = append(wrong, "content "+content.Name+" stays")
 		}
 	}
-	held := map[string]bool{} // the contents whose group exists
+	held := map[string]bool{} // contents whose group exists
 	for _, group := range simAll[*groupv1.VolumeGroupSnapshot](ctx, s) {
 		held[groupBoundTo(group)] = true
 	}
@@ -299,7 +299,7 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 		case group.DeletionTimestamp != nil:
 			wrong = append(wrong, "group "+group.Name+" stays")
 		case content != nil && content.DeletionTimestamp != nil:
-			// It was deleted by hand: it makes nothing more, and stays until the group is deleted.
+			// The content was deleted by hand: it makes no more snapshots, and stays until the group is deleted.
 		case content != nil && !isGroupReady(content):
 			wrong = append(wrong, "group "+group.Name+" is not ready")
 		case content != nil && members[group.UID] != len(memberHandlesOf(content)):
@@ -320,7 +320,8 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 			}
 		}
 	}
-	// A content that was deleted by hand during the call for its snapshots gets their handles, and its claims go, when the group is deleted.
+	// A content that was deleted by hand during the call for its snapshots gets their handles only when the group is deleted. Its
+	// claims stay until then, too.
 	for _, snap := range s.backend.Snapshots() {
 		isBegun := slices.ContainsFunc(begun, func(content *groupv1.VolumeGroupSnapshotContent) bool {
 			return strings.HasPrefix(snap.Handle, pluginGroupName(content.Spec.VolumeGroupSnapshotRef.UID)+"/")
@@ -341,7 +342,7 @@ func (s *sim) unsettled(ctx context.Context) (wrong []string) {
 	return wrong
 }
 
-// unrestored returns the names of the claims that name a snapshot and are not bound.
+// unrestored returns the names of the claims that are to be restored from a snapshot and are not bound.
 func unrestored(snap *snapshotv1.VolumeSnapshot, claims map[string]*v1.PersistentVolumeClaim) (names []string) {
 	for _, claim := range claims {
 		if source := claim.Spec.DataSource; source != nil && source.Name == snap.Name && claim.Status.Phase != v1.ClaimBound {
@@ -352,7 +353,7 @@ func unrestored(snap *snapshotv1.VolumeSnapshot, claims map[string]*v1.Persisten
 	return names
 }
 
-// plantedBugs are bugs as people make them.
+// plantedBugs are plausible mistakes of a storage or of the controllers.
 var plantedBugs = map[string]simBug{
 	"storage fixes the content after its answer": {finds: "was synced when it was made", late: true},
 	"a snapshot is named after its name, not its UID": {finds: "was synced before it was asked for", rename: func(s *sim, name string) string {
@@ -382,9 +383,9 @@ var plantedBugs = map[string]simBug{
 	"a claim is restored from the snapshot of another": {finds: "is restored from", swap: true},
 }
 
-// However processes, networks and storage fail, a snapshot holds what was synced before it was asked for and nothing that was synced
-// after it was made, all snapshots of a group hold what was synced at one moment, a snapshot or a group is lost only with its object, a volume is restored from the snapshot that its claim names, and everything
-// converges when the faults stop.
+// Processes, networks and storage fail. A snapshot has everything that was synced before its VolumeSnapshot was created, and nothing
+// that was synced after it was made. All snapshots of a group are of the same moment. A snapshot or a group is deleted only with its
+// object. A volume is restored from the snapshot that its claim names. When the faults stop, all objects reach their final state.
 func TestSnapshotsStayWhole(t *testing.T) {
 	first, seeds := simNumber(t, "SNAPSHOT_FIRST", 0), simNumber(t, "SNAPSHOT_SEEDS", 10)
 	counts := map[string]int{}
@@ -398,7 +399,7 @@ func TestSnapshotsStayWhole(t *testing.T) {
 		}
 		lines := s.trace
 		if seeds == 1 {
-			lines = s.steps.Lines() // With each turn.
+			lines = s.steps.Lines() // with each turn of the scheduler
 		}
 		t.Log(strings.Join(lines, "\n"))
 		require.Empty(t, s.violations, "seed %d: SNAPSHOT_FIRST=%d SNAPSHOT_SEEDS=1 repeats it, and prints each turn", seed, seed)
@@ -409,7 +410,7 @@ func TestSnapshotsStayWhole(t *testing.T) {
 	}
 }
 
-// A simulation that finds nothing is worth as much as the bugs that it would find. A seed stands for one run.
+// The simulation finds each planted bug within 200 seeds. The same seed gives the same run.
 func TestTheSimulationOfSnapshotsFindsBugs(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(plantedBugs)) {
 		t.Run(name, func(t *testing.T) {

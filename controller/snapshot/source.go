@@ -15,29 +15,29 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// sources finds the volumes of which snapshots are made.
+// sources finds the source volumes of snapshots.
 type sources struct {
 	store   store.Store
 	mirrors *mirrors
 	plugins *plugins
 }
 
-// pluginError is what a plugin said of a volume, or that no plugin here serves it. Nothing reports that it says otherwise now: it is
-// asked again after a back-off.
+// pluginError is the error of a plugin for a volume, or the error that no plugin supports the volume. No event reports that this has
+// changed, so the controller tries again after a back-off.
 type pluginError struct{ error }
 
 // Unwrap returns the cause.
 func (e *pluginError) Unwrap() error { return e.error }
 
-// retry has the object of uid looked at again after a back-off if a plugin is the cause of an error.
+// retry returns an error that retries the object with uid after a back-off, if a plugin is the cause of why. Otherwise it returns nil.
 func retry(uid types.UID, why error) error {
-	if _, said := errors.AsType[*pluginError](why); said {
+	if _, ok := errors.AsType[*pluginError](why); ok {
 		return &work.CallError{UID: uid, Err: why}
 	}
 	return nil
 }
 
-// sourceOfSnapshot returns the claim that a snapshot is made of, and its volume.
+// sourceOfSnapshot returns the source claim of a snapshot, and its volume.
 func (c *snapshotSync) sourceOfSnapshot(snap *snapshotv1.VolumeSnapshot) (*v1.PersistentVolumeClaim, source, error) {
 	name := types.NamespacedName{Namespace: snap.Namespace, Name: *snap.Spec.Source.PersistentVolumeClaimName}
 	claim, ok := c.mirrors.claims.Get(name)
@@ -59,7 +59,7 @@ func (s *sources) ofClaim(claim *v1.PersistentVolumeClaim) (source, error) {
 	}
 	pv, ok := s.mirrors.volumes.Get(objects.Named(claim.Spec.VolumeName))
 	if !ok || !objects.OwnedBy(pv, claim) {
-		return source{}, fmt.Errorf("volume %q is not there, or not that of claim %q", claim.Spec.VolumeName, name)
+		return source{}, fmt.Errorf("volume %q is missing, or is not bound to claim %q", claim.Spec.VolumeName, name)
 	}
 	from, err := s.plugins.sourceOf(pv)
 	if err != nil {
@@ -68,11 +68,12 @@ func (s *sources) ofClaim(claim *v1.PersistentVolumeClaim) (source, error) {
 	return from, nil
 }
 
-// named returns the volume of a PersistentVolume, which must still be the one that the plugin names so.
+// named returns the volume of the PersistentVolume with a name. It fails if that is now another volume: handle is the plugin's name of
+// the volume when the snapshot was requested.
 func (s *sources) named(ctx context.Context, name, handle string) (source, error) {
 	pv, err := store.Get[*v1.PersistentVolume](ctx, s.store, "", name)
 	if err != nil {
-		return source{}, volume.Transient(fmt.Errorf("volume %q, of which the snapshot is to be made: %w", name, err))
+		return source{}, volume.Transient(fmt.Errorf("source volume %q of the snapshot: %w", name, err))
 	}
 	from, err := s.plugins.sourceOf(pv)
 	if err != nil {
@@ -85,7 +86,7 @@ func (s *sources) named(ctx context.Context, name, handle string) (source, error
 	return from, nil
 }
 
-// classOf returns the class that a snapshot names, and the default class for the driver of its volume if it names none.
+// classOf returns the class that a snapshot names, or the default class for the driver of its volume if it names none.
 func (c *snapshotSync) classOf(snap *snapshotv1.VolumeSnapshot, pluginName string) (*snapshotv1.VolumeSnapshotClass, error) {
 	return classes[*snapshotv1.VolumeSnapshotClass]{
 		mirror: c.mirrors.classes, kind: "snapshot class", defaults: AnnDefaultClass,
@@ -96,12 +97,12 @@ func (c *snapshotSync) classOf(snap *snapshotv1.VolumeSnapshot, pluginName strin
 // classes are the classes of snapshots, or of groups.
 type classes[T store.Object] struct {
 	mirror   *store.Mirror[T]
-	kind     string // in errors
+	kind     string // the name of the kind in errors
 	defaults string // the annotation of a default class
 	driver   func(T) string
 }
 
-// find returns the class of that name. With a nil name it returns the default class for the driver of a plugin.
+// find returns the class with a name, or the default class for the driver of a plugin if name is nil.
 func (c classes[T]) find(name *string, pluginName string) (none T, err error) {
 	if name != nil {
 		class, ok := c.mirror.Get(objects.Named(*name))

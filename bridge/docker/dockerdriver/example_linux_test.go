@@ -17,7 +17,7 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// A volume is made by a Docker volume driver. In the place of dockerserver any such driver may serve.
+// A Docker volume driver creates a volume. The driver here is a dockerserver; it may be any other.
 func Example() {
 	dir, err := os.MkdirTemp("", "d")
 	check(err)

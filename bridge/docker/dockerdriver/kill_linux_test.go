@@ -32,10 +32,11 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// envLife has the machine's directory, the volume and the number of the first step of a life that this process lives, and no test.
+// envLife makes this process run the steps of a life and no test. It has the directory of the machine, the volume, and the number of
+// the first step.
 const envLife = "DOCKERDRIVER_TEST_LIFE"
 
-// envAll has the program killed before every call, and not before some of them.
+// envAll kills the program before every call, instead of before every seventh.
 const envAll = "DOCKERDRIVER_ALL"
 
 const content = "what the pod has written"
@@ -43,11 +44,11 @@ const content = "what the pod has written"
 // life is the life of a volume through the plugin, on behalf of two pods.
 type life struct {
 	plugin *dockerdriver.Plugin
-	dir    string // the machine's
+	dir    string // the directory of the machine
 	volume string
 }
 
-// lifeStep is one call of the plugin. A program that was killed in it repeats it.
+// lifeStep is one call of the plugin. If the program was killed in it, the next program repeats it.
 type lifeStep struct {
 	name string
 	do   func(context.Context) error
@@ -76,7 +77,7 @@ func (l *life) steps() []lifeStep {
 	}
 }
 
-// liveFrom lives a life from a step on, in the process that is killed. It prints each step that is done.
+// liveFrom runs the steps of a life from a step on, in the process that is killed. It prints the number of each finished step.
 func liveFrom(dir, name string, first int) error {
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
@@ -145,10 +146,10 @@ func (l *life) unstage(ctx context.Context) error {
 	return stager.UnmountDevice(ctx, path)
 }
 
-// lookUnmounted: a driver whose Unmount call was left out still has its own mount.
+// lookUnmounted checks that the driver has no mount: it would have one if the plugin had omitted an Unmount call.
 func (l *life) lookUnmounted(context.Context) error { return nothingMountedBelow(l.dir) }
 
-// nothingMountedBelow looks at the mount namespace of its thread.
+// nothingMountedBelow returns an error if anything is mounted below dir in the mount namespace of its thread.
 func nothingMountedBelow(dir string) error {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if strings.Contains(string(table), " "+dir+"/") {
@@ -207,7 +208,7 @@ func (l *life) delete(ctx context.Context) error {
 	return deleter.Delete(ctx)
 }
 
-// killMachine has a driver that serves loop-block and is not killed, and the programs that drive it, one after the other.
+// killMachine has a driver that serves loop-block and is never killed. Programs use the driver, one after the other.
 type killMachine struct {
 	dir       string
 	program   string
@@ -215,7 +216,7 @@ type killMachine struct {
 	wire      *wire
 }
 
-// wire is between the programs and the driver. It kills a program at one of its calls of the driver.
+// wire is a proxy between the programs and the driver. It kills a program at one of its calls of the driver.
 type wire struct {
 	proxy *httputil.ReverseProxy
 
@@ -225,7 +226,8 @@ type wire struct {
 	kill    wireKill
 }
 
-// wireKill says at which call, from 1, the program is killed: before the driver gets it, or after the driver has answered.
+// wireKill is the number of the call, from 1, at which the program is killed: before the driver gets the call, or after it has
+// answered. Zero kills at no call.
 type wireKill struct {
 	call  int
 	after bool
@@ -245,7 +247,7 @@ func (w *wire) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 func (w *wire) killNow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_ = w.program.Signal(syscall.SIGKILL) // it may have ended
+	_ = w.program.Signal(syscall.SIGKILL) // The program may already have ended.
 	panic(http.ErrAbortHandler)
 }
 
@@ -306,11 +308,11 @@ func newWire(t *testing.T, dir string) *wire {
 	return w
 }
 
-// counts are of a life.
+// counts are the numbers of a life: system calls with an effect and calls of the driver in its last program, and kills in all.
 type counts struct{ changes, calls, kills int }
 
-// live lives a life to its end, in one program after another. A judge for each says when it is killed; those of the last have none. The
-// first one is killed by the wire too.
+// live runs a life to its end, in one program after another. judges[i] kills program i; later programs are not killed. The proxy
+// kills the first program whose call has the number in kill.
 func (m killMachine) live(t *testing.T, name string, kill wireKill, judges ...faultrun.Judge) counts {
 	t.Helper()
 	m.wire.mu.Lock()
@@ -340,7 +342,7 @@ func (m killMachine) live(t *testing.T, name string, kill wireKill, judges ...fa
 
 func (m killMachine) run(t *testing.T, p faultrun.Program) faultrun.Result {
 	t.Helper()
-	m.wire.mu.Lock() // until the wire can kill it
+	m.wire.mu.Lock() // The proxy must know the program before its first call.
 	run, err := faultrun.Start(t.Context(), p)
 	m.wire.program = run
 	m.wire.mu.Unlock()
@@ -350,7 +352,7 @@ func (m killMachine) run(t *testing.T, p faultrun.Program) faultrun.Result {
 	return result
 }
 
-// requireNothing looks that no mount of the machine and no directory of the volume is left.
+// requireNothing requires that no mount of the machine and no directory of the volume is left.
 func (m killMachine) requireNothing(t *testing.T, name string) {
 	t.Helper()
 	require.NoError(t, m.namespace.Do(func() error { return nothingMountedBelow(m.dir) }))
@@ -361,13 +363,13 @@ func (m killMachine) requireNothing(t *testing.T, name string) {
 	}
 }
 
-// TestAProgramThatIsKilledLosesNothing: the program that drives the driver is killed before a system call that changes the world, and in
-// each third life the next one is, too; or at a call of the driver, which may have come to pass. The next program repeats the step, and
-// the volume goes without a trace.
+// TestAProgramThatIsKilledLosesNothing kills the program that uses the driver before a system call with an effect, and in every third
+// life the next program, too. In further lives it kills the program at a call of the driver, before or after the driver has done it.
+// The next program repeats the step. In the end nothing of the volume is left.
 func TestAProgramThatIsKilledLosesNothing(t *testing.T) {
 	mounttest.RequireRoot(t)
 	m := newKillMachine(t)
-	m.live(t, "first", wireKill{}) // it makes the directories that stay
+	m.live(t, "first", wireKill{}) // The first life makes the directories that stay.
 	whole := m.live(t, "whole", wireKill{})
 	m.requireNothing(t, "whole")
 	step := 7

@@ -16,8 +16,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// Docker has forgotten a use, and the container has a part of the volume, or a volume that is a plain directory. The volume is
-// kept until the container ends.
+// Docker has forgotten the id of a container that has a part of the volume, or the plain directory of a volume. The server keeps the
+// volume until the container ends.
 func TestAUseThatIsNoWholeMountKeepsTheVolume(t *testing.T) {
 	mounttest.RequireRoot(t)
 	for name, test := range map[string]struct {
@@ -61,8 +61,8 @@ func TestAUseThatIsNoWholeMountKeepsTheVolume(t *testing.T) {
 	}
 }
 
-// runContainer runs a process that has a directory at a target, and no other mount of the volume at path. It runs until end is
-// called.
+// runContainer runs a process in a mount namespace with a directory at a target, and without the mounts of the volume at path. It runs
+// until end is called.
 func runContainer(t *testing.T, path, dir, target string) (end func()) {
 	t.Helper()
 	container := exec.Command("sh", "-ec", `mount --bind "$2" "$3"; umount -l "$1" 2>/dev/null || true; echo ready; cat >/dev/null`, "sh", path, dir, target)

@@ -13,7 +13,7 @@ import (
 	"github.com/volumekit/volumekit/internal/releasetest"
 )
 
-// TestWhatReleasesHaveWritten: a server reads the volumes that Docker has made through each earlier version.
+// TestWhatReleasesHaveWritten: a server reads the volumes that servers of earlier versions have created.
 func TestWhatReleasesHaveWritten(t *testing.T) {
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "loop-block.volumekit.io", VolumeHandle: "data"}

@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// browserName is the program, as Debian has it.
+// browserName is the name of the program in Debian.
 const browserName = "chromium-headless-shell"
 
 // patience is how long a browser may take for all that a test does.
 const patience = time.Minute
 
-// openBrowser starts a browser that ends with the test, and returns what its tab is asked through.
+// openBrowser starts a browser that ends with the test, and returns the context of its tab.
 func openBrowser(t *testing.T) context.Context {
 	t.Helper()
 	path, err := exec.LookPath(browserName)
@@ -33,19 +33,19 @@ func openBrowser(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	// The browser is asked to end, and waited for: its files are gone before the test's directory is removed.
+	// Wait for the end of the browser: it removes its files before the test's directory is removed.
 	t.Cleanup(func() { require.NoError(t, chromedp.Cancel(ctx)) })
 	do(t, ctx)
 	return ctx
 }
 
-// do has the browser do something.
+// do runs actions in the browser.
 func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	require.NoError(t, chromedp.Do(ctx, actions...))
 }
 
-// evaluate returns what an expression of the page is.
+// evaluate returns the value of an expression in the page.
 func evaluate[T any](t *testing.T, ctx context.Context, expression string) T {
 	t.Helper()
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
@@ -53,13 +53,13 @@ func evaluate[T any](t *testing.T, ctx context.Context, expression string) T {
 	return value
 }
 
-// text returns what a reader sees of the page.
+// text returns the visible text of the page.
 func text(t *testing.T, ctx context.Context) string {
 	t.Helper()
 	return evaluate[string](t, ctx, "document.body.innerText")
 }
 
-// awaitText waits until a reader sees something.
+// awaitText waits until the page shows a text.
 func awaitText(t *testing.T, ctx context.Context, want string) {
 	t.Helper()
 	awaitTrue(t, ctx, "document.body.innerText.includes("+quote(want)+")")
@@ -71,7 +71,7 @@ func awaitTrue(t *testing.T, ctx context.Context, expression string) {
 	require.Eventually(t, func() bool { return evaluate[bool](t, ctx, expression) }, patience, time.Millisecond, expression)
 }
 
-// draw draws the page into the directory SCREENSHOTS, where that is set.
+// draw writes a screenshot of the page into the directory SCREENSHOTS, if that is set.
 func draw(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
 	dir := os.Getenv("SCREENSHOTS")

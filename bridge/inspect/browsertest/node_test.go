@@ -41,7 +41,7 @@ func (n *node) Status() volumemanager.NodeStatus {
 	return status
 }
 
-// hostile is a text that would be run by a page that does not escape it; a plain one where the page is drawn for people.
+// hostile is a text that a page without escaping would run as a script. It is a plain text while screenshots are made.
 var hostile = func() string {
 	if os.Getenv("SCREENSHOTS") != "" {
 		return "(held by node-7)"

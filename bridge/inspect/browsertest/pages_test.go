@@ -25,7 +25,7 @@ import (
 	"github.com/volumekit/volumekit/operationexecutor"
 )
 
-// requireInOrder holds that a page says everything, one after the other.
+// requireInOrder requires that a page has all the texts, in this order.
 func requireInOrder(t *testing.T, page string, parts ...string) {
 	t.Helper()
 	rest := page
@@ -106,7 +106,7 @@ func TestAPageSaysWhenItsServerIsGone(t *testing.T) {
 	server.Close()
 }
 
-// A server that accepts requests and does not answer is gone, too.
+// The page also reports a server that accepts requests and does not answer them.
 func TestAPageSaysWhenItsServerHangs(t *testing.T) {
 	ctx := openBrowser(t)
 	var sources cluster
@@ -130,7 +130,7 @@ func TestAPageSaysWhenItsServerHangs(t *testing.T) {
 	server.Close()
 }
 
-// A page is read with the keyboard alone.
+// A user can read a page with the keyboard alone.
 func TestThePageIsReadWithTheKeyboard(t *testing.T) {
 	ctx := openBrowser(t)
 	n := newNode(t)
