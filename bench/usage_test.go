@@ -34,11 +34,11 @@ func measurers(tb testing.TB, options ...limits.WalkOptions) []measurer {
 	return all
 }
 
-// ourMeasure measures as a program does, which keeps one Meter for all its volumes.
+// ourMeasure measures as a program does, which keeps one Measurer for all its volumes.
 func ourMeasure(ctx context.Context) func(dir string) (limits.Usage, error) {
-	meter := new(usage.Meter)
+	measurer := new(usage.Measurer)
 	return func(dir string) (limits.Usage, error) {
-		u, err := meter.Measure(ctx, dir)
+		u, err := measurer.Measure(ctx, dir)
 		return limits.Usage{Bytes: u.Bytes, Inodes: u.Inodes}, want(!u.ByQuota, err) // the kernel's count is no walk
 	}
 }

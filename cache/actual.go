@@ -132,7 +132,7 @@ func (a *ActualStateOfWorld) MarkVolumeAsAttached(volumeName v1.UniqueVolumeName
 // MarkVolumeAsUncertain implements the executor's attacher updater. Unlike in a kubelet, the volume is kept: it has to be
 // detached before it is forgotten. It is kept also when its plugin cannot be asked any more.
 func (a *ActualStateOfWorld) MarkVolumeAsUncertain(volumeName v1.UniqueVolumeName, spec *volume.Spec, nodeName types.NodeName) error {
-	return a.mark(doubted, attachment{name: volumeName, spec: spec, node: nodeName})
+	return a.mark(unproven, attachment{name: volumeName, spec: spec, node: nodeName})
 }
 
 // attachment is what the attacher updater is told.
@@ -155,18 +155,18 @@ func (a *ActualStateOfWorld) mark(e event, at attachment) error {
 		at.name = name
 	}
 	facts, err := factsOf(a.plugins, at.spec, at.name)
-	if err != nil && e != doubted {
+	if err != nil && e != unproven {
 		return err
 	}
 	if err != nil {
 		facts, _ = factsOf(a.plugins, nil, at.name) // A name of no plugin is kept as it is.
 	}
 	return a.update(at.name, func(v *knownVolume) error {
-		if v != nil && e == doubted {
+		if v != nil && e == unproven {
 			facts = v.plugin // Doubt teaches nothing about the plugin.
 		}
 		// What may be attached must be detached, whatever the plugin says now.
-		facts.attachable = facts.attachable || e == doubted
+		facts.attachable = facts.attachable || e == unproven
 		return a.attach(v, e, at, facts)
 	})
 }

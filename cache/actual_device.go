@@ -14,7 +14,7 @@ func (a *ActualStateOfWorld) MarkDeviceAsMounted(volumeName v1.UniqueVolumeName,
 // MarkDeviceAsUncertain implements the executor's mounter updater. An empty path or context does not replace one that is
 // known: it may still be so mounted.
 func (a *ActualStateOfWorld) MarkDeviceAsUncertain(volumeName v1.UniqueVolumeName, devicePath, deviceMountPath, seLinuxMountContext string) error {
-	return a.markDevice(volumeName, doubted, staging{devicePath, deviceMountPath, seLinuxMountContext})
+	return a.markDevice(volumeName, unproven, staging{devicePath, deviceMountPath, seLinuxMountContext})
 }
 
 // MarkDeviceAsUnmounted implements the executor's mounter updater. It refuses, with an error that matches

@@ -19,7 +19,7 @@ func (a *ActualStateOfWorld) MarkVolumeAsMounted(mounted operationexecutor.Mount
 
 // MarkVolumeMountAsUncertain implements the executor's mounter updater. What mounted leaves out stays as it was.
 func (a *ActualStateOfWorld) MarkVolumeMountAsUncertain(mounted operationexecutor.MountedVolume) error {
-	return a.updateKnown(mounted.VolumeName, func(v *knownVolume) error { return a.moveMount(v, doubted, &mounted) })
+	return a.updateKnown(mounted.VolumeName, func(v *knownVolume) error { return a.moveMount(v, unproven, &mounted) })
 }
 
 // MarkVolumeAsUnmounted implements the executor's mounter updater. A pod that did not have the volume is no error.

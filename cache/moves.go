@@ -28,14 +28,14 @@ type event uint8
 
 const (
 	succeeded event = iota // the effect is there
-	doubted                // it may be there
+	unproven               // it may be there
 	undone                 // it is not there
 	found                  // a restart found traces of it
 )
 
 // String returns the event in lower case.
 func (e event) String() string {
-	return [...]string{"succeeded", "doubted", "undone", "found"}[e]
+	return [...]string{"succeeded", "unproven", "undone", "found"}[e]
 }
 
 // condition is what must hold of a volume for a move.
@@ -60,15 +60,15 @@ type moves[S ~uint8] [3][4]move[S]
 // What a restart finds never overwrites what is known.
 var attachMoves = moves[AttachState]{
 	NotAttached: {
-		succeeded: {Attached, always}, doubted: {AttachUncertain, always},
+		succeeded: {Attached, always}, unproven: {AttachUncertain, always},
 		undone: {NotAttached, always}, found: {AttachUncertain, always},
 	},
 	AttachUncertain: {
-		succeeded: {Attached, always}, doubted: {AttachUncertain, always},
+		succeeded: {Attached, always}, unproven: {AttachUncertain, always},
 		undone: {NotAttached, unused}, found: {AttachUncertain, always},
 	},
 	Attached: {
-		succeeded: {Attached, always}, doubted: {AttachUncertain, always},
+		succeeded: {Attached, always}, unproven: {AttachUncertain, always},
 		undone: {NotAttached, unused}, found: {Attached, always},
 	},
 }
@@ -76,19 +76,19 @@ var attachMoves = moves[AttachState]{
 var deviceMoves = moves[operationexecutor.DeviceMountState]{
 	operationexecutor.DeviceNotMounted: {
 		succeeded: {operationexecutor.DeviceGloballyMounted, always},
-		doubted:   {operationexecutor.DeviceMountUncertain, always},
+		unproven:  {operationexecutor.DeviceMountUncertain, always},
 		undone:    {operationexecutor.DeviceNotMounted, always},
 		found:     {operationexecutor.DeviceMountUncertain, always},
 	},
 	operationexecutor.DeviceMountUncertain: {
 		succeeded: {operationexecutor.DeviceGloballyMounted, always},
-		doubted:   {operationexecutor.DeviceMountUncertain, always},
+		unproven:  {operationexecutor.DeviceMountUncertain, always},
 		undone:    {operationexecutor.DeviceNotMounted, noPods},
 		found:     {operationexecutor.DeviceMountUncertain, always},
 	},
 	operationexecutor.DeviceGloballyMounted: {
 		succeeded: {operationexecutor.DeviceGloballyMounted, always},
-		doubted:   {operationexecutor.DeviceMountUncertain, always},
+		unproven:  {operationexecutor.DeviceMountUncertain, always},
 		undone:    {operationexecutor.DeviceNotMounted, noPods},
 		found:     {operationexecutor.DeviceGloballyMounted, always},
 	},
@@ -97,20 +97,20 @@ var deviceMoves = moves[operationexecutor.DeviceMountState]{
 var podMoves = moves[operationexecutor.VolumeMountState]{
 	operationexecutor.VolumeNotMounted: {
 		succeeded: {operationexecutor.VolumeMounted, isStaged},
-		doubted:   {operationexecutor.VolumeMountUncertain, always},
+		unproven:  {operationexecutor.VolumeMountUncertain, always},
 		undone:    {operationexecutor.VolumeNotMounted, always},
 		found:     {operationexecutor.VolumeMountUncertain, always},
 	},
 	operationexecutor.VolumeMountUncertain: {
 		succeeded: {operationexecutor.VolumeMounted, isStaged},
-		doubted:   {operationexecutor.VolumeMountUncertain, always},
+		unproven:  {operationexecutor.VolumeMountUncertain, always},
 		undone:    {operationexecutor.VolumeNotMounted, always},
 		found:     {operationexecutor.VolumeMountUncertain, always},
 	},
 	// A mount that is refreshed stays, whatever has become of its staging meanwhile: a pod uses it.
 	operationexecutor.VolumeMounted: {
 		succeeded: {operationexecutor.VolumeMounted, always},
-		doubted:   {operationexecutor.VolumeMountUncertain, always},
+		unproven:  {operationexecutor.VolumeMountUncertain, always},
 		undone:    {operationexecutor.VolumeNotMounted, always},
 		found:     {operationexecutor.VolumeMounted, always},
 	},

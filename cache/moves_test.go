@@ -23,15 +23,15 @@ func TestEveryMoveOfAnAttachment(t *testing.T) {
 		plain, staged, pods AttachState // where it leads, when nothing is staged, when it is staged, when pods have it
 	}{
 		{NotAttached, succeeded, Attached, Attached, Attached},
-		{NotAttached, doubted, AttachUncertain, AttachUncertain, AttachUncertain},
+		{NotAttached, unproven, AttachUncertain, AttachUncertain, AttachUncertain},
 		{NotAttached, undone, NotAttached, NotAttached, NotAttached},
 		{NotAttached, found, AttachUncertain, AttachUncertain, AttachUncertain},
 		{AttachUncertain, succeeded, Attached, Attached, Attached},
-		{AttachUncertain, doubted, AttachUncertain, AttachUncertain, AttachUncertain},
+		{AttachUncertain, unproven, AttachUncertain, AttachUncertain, AttachUncertain},
 		{AttachUncertain, undone, NotAttached, refused, refused},
 		{AttachUncertain, found, AttachUncertain, AttachUncertain, AttachUncertain},
 		{Attached, succeeded, Attached, Attached, Attached},
-		{Attached, doubted, AttachUncertain, AttachUncertain, AttachUncertain},
+		{Attached, unproven, AttachUncertain, AttachUncertain, AttachUncertain},
 		{Attached, undone, NotAttached, refused, refused},
 		{Attached, found, Attached, Attached, Attached},
 	}
@@ -56,15 +56,15 @@ func TestEveryMoveOfAStaging(t *testing.T) {
 		plain, pods operationexecutor.DeviceMountState
 	}{
 		{absent, succeeded, staged, staged},
-		{absent, doubted, uncertain, uncertain},
+		{absent, unproven, uncertain, uncertain},
 		{absent, undone, absent, absent},
 		{absent, found, uncertain, uncertain},
 		{uncertain, succeeded, staged, staged},
-		{uncertain, doubted, uncertain, uncertain},
+		{uncertain, unproven, uncertain, uncertain},
 		{uncertain, undone, absent, refused},
 		{uncertain, found, uncertain, uncertain},
 		{staged, succeeded, staged, staged},
-		{staged, doubted, uncertain, uncertain},
+		{staged, unproven, uncertain, uncertain},
 		{staged, undone, absent, refused},
 		{staged, found, staged, staged},
 	}
@@ -87,15 +87,15 @@ func TestEveryMoveOfASetUp(t *testing.T) {
 		plain, unstaged operationexecutor.VolumeMountState
 	}{
 		{absent, succeeded, mounted, refused},
-		{absent, doubted, uncertain, uncertain},
+		{absent, unproven, uncertain, uncertain},
 		{absent, undone, absent, absent},
 		{absent, found, uncertain, uncertain},
 		{uncertain, succeeded, mounted, refused},
-		{uncertain, doubted, uncertain, uncertain},
+		{uncertain, unproven, uncertain, uncertain},
 		{uncertain, undone, absent, absent},
 		{uncertain, found, uncertain, uncertain},
 		{mounted, succeeded, mounted, mounted}, // What is there stays there, whatever has become of its staging.
-		{mounted, doubted, uncertain, uncertain},
+		{mounted, unproven, uncertain, uncertain},
 		{mounted, undone, absent, absent},
 		{mounted, found, mounted, mounted},
 	}

@@ -25,21 +25,21 @@ func (MetricsNil) GetMetrics(context.Context) (*Metrics, error) {
 
 // MetricsOptions says how a provider measures. The zero value measures any filesystem at the path.
 type MetricsOptions struct {
-	// Meter makes the measurements. Providers that share a meter have at most one abandoned call for each path, and together at most
-	// MaxAbandoned. The meter lists these calls. Nil means that the provider has its own meter.
-	Meter *usage.Meter
+	// Measurer makes the measurements. Providers that share a measurer have at most one abandoned call for each path, and together at most
+	// MaxAbandoned. The measurer lists these calls. Nil means that the provider has its own measurer.
+	Measurer *usage.Measurer
 	// Expect is the filesystem to measure: that of a mount at the path, or that of a device. It is checked on the same descriptor
 	// that is measured. The zero value accepts any filesystem, as Kubernetes does: after an unmount the result is that of the
 	// filesystem above.
 	Expect usage.Expect
 }
 
-// meter returns the meter to use.
-func (o MetricsOptions) meter() *usage.Meter {
-	if o.Meter != nil {
-		return o.Meter
+// measurer returns the measurer to use.
+func (o MetricsOptions) measurer() *usage.Measurer {
+	if o.Measurer != nil {
+		return o.Measurer
 	}
-	return new(usage.Meter)
+	return new(usage.Measurer)
 }
 
 // MetricsStatFS measures a volume that has a filesystem of its own, by statfs(2). Make it with [NewMetricsStatFS], or with
@@ -64,9 +64,9 @@ func NewMetricsStatFS(path string) *MetricsStatFS {
 
 // NewMetricsStatFSWith returns the provider for the filesystem at path, an absolute path. It does no I/O.
 func NewMetricsStatFSWith(path string, options MetricsOptions) *MetricsStatFS {
-	meter := options.meter()
+	measurer := options.measurer()
 	return &MetricsStatFS{path: path, statfs: func(ctx context.Context) (*Metrics, error) {
-		return metricsOf(meter.FS(ctx, path, options.Expect))
+		return metricsOf(measurer.FS(ctx, path, options.Expect))
 	}}
 }
 
@@ -81,7 +81,7 @@ func (m *MetricsStatFS) GetMetrics(ctx context.Context) (*Metrics, error) {
 	return metrics.copy(), err
 }
 
-// metricsOf converts a result of a meter.
+// metricsOf converts a result of a measurer.
 func metricsOf(info usage.FSInfo, err error) (*Metrics, error) {
 	if err != nil {
 		return nil, measured(err)
@@ -100,7 +100,7 @@ func metricsOf(info usage.FSInfo, err error) (*Metrics, error) {
 	return m, nil
 }
 
-// measured makes errors of a meter match the sentinels of this package.
+// measured makes errors of a measurer match the sentinels of this package.
 func measured(err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -140,7 +140,7 @@ func (m *MetricsBlock) GetMetrics(ctx context.Context) (*Metrics, error) {
 // MetricsDu measures a volume that is a directory on a shared filesystem, by walking it. Make it with [NewMetricsDu].
 type MetricsDu struct {
 	path    string
-	options MetricsOptions // with a meter
+	options MetricsOptions // with a measurer
 	shared  shared[*Metrics]
 }
 
@@ -151,11 +151,11 @@ func NewMetricsDu(path string) *MetricsDu { return NewMetricsDuWith(path, Metric
 
 // NewMetricsDuWith returns the provider for the directory path, an absolute path, with options. It does no I/O.
 func NewMetricsDuWith(path string, options MetricsOptions) *MetricsDu {
-	options.Meter = options.meter()
+	options.Measurer = options.measurer()
 	return &MetricsDu{path: path, options: options}
 }
 
-// GetMetrics implements [MetricsProvider]. Used and InodesUsed are those of the tree below the path: see [usage.Meter.Measure], which
+// GetMetrics implements [MetricsProvider]. Used and InodesUsed are those of the tree below the path: see [usage.Measurer.Measure], which
 // reads the project quota if the filesystem has one. The other values are those of the shared filesystem: see [MetricsStatFS]. The walk
 // takes a system call per file and ends with ctx. Wrap the provider with [NewCachedMetrics]. On other systems than Linux the error
 // matches [ErrUnsupported].
@@ -168,11 +168,11 @@ func (m *MetricsDu) GetMetrics(ctx context.Context) (*Metrics, error) {
 }
 
 func (m *MetricsDu) measure(ctx context.Context) (*Metrics, error) {
-	metrics, err := metricsOf(m.options.Meter.FS(ctx, m.path, m.options.Expect))
+	metrics, err := metricsOf(m.options.Measurer.FS(ctx, m.path, m.options.Expect))
 	if err != nil {
 		return nil, err
 	}
-	used, err := m.options.Meter.Measure(ctx, m.path)
+	used, err := m.options.Measurer.Measure(ctx, m.path)
 	if err != nil {
 		return nil, fmt.Errorf("disk usage of %q: %w", m.path, measured(err))
 	}

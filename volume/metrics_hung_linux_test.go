@@ -66,12 +66,12 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	return v
 }
 
-// TestProvidersThatShareAMeterLeaveOneCallBehind holds that a volume whose providers come and go does not get one lost
+// TestProvidersThatShareAMeasurerLeaveOneCallBehind holds that a volume whose providers come and go does not get one lost
 // call from each.
-func TestProvidersThatShareAMeterLeaveOneCallBehind(t *testing.T) {
+func TestProvidersThatShareAMeasurerLeaveOneCallBehind(t *testing.T) {
 	mounttest.RequireMounts(t)
 	server := mounttest.NewFUSE(t, mounttest.FUSEOptions{})
-	options := MetricsOptions{Meter: new(usage.Meter), Expect: usage.Expect{MountPoint: true}}
+	options := MetricsOptions{Measurer: new(usage.Measurer), Expect: usage.Expect{MountPoint: true}}
 	lost := leave(t, server, NewMetricsStatFSWith(server.Path(), options))
 	require.ErrorIs(t, lost, ErrUncertain)
 	for _, p := range []MetricsProvider{
@@ -81,10 +81,10 @@ func TestProvidersThatShareAMeterLeaveOneCallBehind(t *testing.T) {
 		require.ErrorIs(t, err, usage.ErrStuck, "%T", p)
 		require.ErrorIs(t, err, ErrTransient, "%T", p)
 	}
-	assert.Len(t, options.Meter.Abandoned(), 1)
+	assert.Len(t, options.Measurer.Abandoned(), 1)
 	server.Heal()
 	receive(t, outcome.DoneOf(lost))
-	assert.Empty(t, options.Meter.Abandoned())
+	assert.Empty(t, options.Measurer.Abandoned())
 	_, err := NewMetricsDuWith(server.Path(), options).GetMetrics(t.Context())
 	require.NoError(t, err)
 }

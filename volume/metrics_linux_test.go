@@ -20,7 +20,7 @@ func TestMetricsStatFSAgainstTheKernel(t *testing.T) {
 	var st unix.Statfs_t
 	require.NoError(t, unix.Statfs(dir, &st))
 
-	for _, p := range []MetricsProvider{NewMetricsStatFS(dir), NewMetricsStatFSWith(dir, MetricsOptions{Meter: new(usage.Meter)})} {
+	for _, p := range []MetricsProvider{NewMetricsStatFS(dir), NewMetricsStatFSWith(dir, MetricsOptions{Measurer: new(usage.Measurer)})} {
 		metrics, err := p.GetMetrics(t.Context())
 		require.NoError(t, err)
 		assert.WithinDuration(t, time.Now(), metrics.Time.Time, time.Hour)

@@ -416,7 +416,7 @@ func TestTheEndOfTheMinuteIsTold(t *testing.T) {
 		require.Equal(t, []Reason{NoCapacity}, why.Reasons)
 		result, err := w.s.Find(more)
 		require.NoError(t, err)
-		time.Sleep(settleTime - time.Nanosecond)
+		time.Sleep(recentTime - time.Nanosecond)
 		require.Empty(t, told.take())
 		time.Sleep(time.Nanosecond)
 		require.Equal(t, raised, told.take())
@@ -424,7 +424,7 @@ func TestTheEndOfTheMinuteIsTold(t *testing.T) {
 		w.requireFits(more, "node-1")
 		time.Sleep(24 * time.Hour)
 		require.Empty(t, told.take())
-		require.Empty(t, w.s.index.capacities.settling)
+		require.Empty(t, w.s.index.capacities.expiries)
 	})
 	inWorld(t, told.options(), base, func(w *world) { // the capacity is published anew before
 		place(w)

@@ -26,15 +26,15 @@ type capacities struct {
 	segments      map[string]*segments // the capacities of a class
 	allocations   map[types.NamespacedName]*allocation
 	allocationsAt map[int32]map[*allocation]bool // by slot
-	settling      []settledCapacity              // the next to end first
-	settles       chan struct{}                  // holds one value when settling has grown
+	expiries      []expiry                       // of recent volumes, the next first
+	expiryAdded   chan struct{}                  // holds one value after an addition to expiries
 }
 
 func newCapacities(logger *slog.Logger, n *nodes, s *selectors) *capacities {
 	return &capacities{
 		logger: logger, nodes: n, selectors: s,
 		drivers: map[string]*storagev1.CSIDriver{}, byName: map[types.NamespacedName]*capacity{}, segments: map[string]*segments{},
-		allocations: map[types.NamespacedName]*allocation{}, allocationsAt: map[int32]map[*allocation]bool{}, settles: make(chan struct{}, 1),
+		allocations: map[types.NamespacedName]*allocation{}, allocationsAt: map[int32]map[*allocation]bool{}, expiryAdded: make(chan struct{}, 1),
 	}
 }
 
@@ -59,23 +59,23 @@ type capacity struct {
 	total     int64     // of all volumes together
 	known     int64     // the published capacity, 0 when there is none
 	allocated int64     // for volumes in progress
-	settling  []settling
+	recent    []recentVolume
 }
 
-// settling is a new volume that the published capacity may still include.
-type settling struct {
+// recentVolume is a new volume that the published capacity may still include.
+type recentVolume struct {
 	bytes int64
 	until time.Time
 }
 
-// settleTime is the longest time for which a new volume is subtracted, if its driver does not publish its capacity
+// recentTime is the longest time for which a new volume is subtracted, if its driver does not publish its capacity
 // again.
-const settleTime = time.Minute
+const recentTime = time.Minute
 
 // left returns the free capacity: of all volumes together, and of one volume.
 func (c *capacity) left(now time.Time) int64 {
 	left := c.total - c.allocated
-	for _, s := range c.settling {
+	for _, s := range c.recent {
 		if now.Before(s.until) {
 			left -= s.bytes
 		}
@@ -139,8 +139,8 @@ func limitsOf(object *storagev1.CSIStorageCapacity) (largest, total, known int64
 	return one, max(one, known), known
 }
 
-// refresh updates a capacity from its last version in the mirror. It no longer subtracts volumes that were
-// created before and have settled since. It reports whether the free capacity has grown.
+// refresh updates a capacity from its last version in the mirror. It no longer subtracts the recent
+// volumes that were made before. It reports whether the free capacity has grown.
 func (k *capacities) refresh(name types.NamespacedName, object *storagev1.CSIStorageCapacity) bool {
 	old := k.byName[name]
 	if old != nil && object != nil && object.UID == old.uid && object.ResourceVersion == old.version {
@@ -282,7 +282,7 @@ func (x *index) updateAllocation(name types.NamespacedName) {
 	now, allocated := x.allocationOf(name)
 	if !allocated {
 		if claim != nil && claim.Spec.VolumeName != "" {
-			x.capacities.settle(name)
+			x.capacities.finish(name)
 		} else {
 			x.capacities.release(name)
 		}
@@ -298,7 +298,7 @@ func (k *capacities) allocate(name types.NamespacedName, now allocation) {
 		return
 	}
 	k.release(name)
-	now.slot = k.nodes.hold(now.node)
+	now.slot = k.nodes.acquire(now.node)
 	k.allocations[name] = &now
 	link(k.allocationsAt, now.slot, &now)
 	k.eachAt(now.class, now.slot, func(c *capacity) { c.allocated += now.bytes })
@@ -313,56 +313,56 @@ func (k *capacities) release(name types.NamespacedName) {
 	delete(k.allocations, name)
 	unlink(k.allocationsAt, old.slot, old)
 	k.eachAt(old.class, old.slot, func(c *capacity) { c.allocated -= old.bytes })
-	k.nodes.drop(old.node)
+	k.nodes.release(old.node)
 }
 
-// settle ends the allocation of a claim whose volume was made. Its capacities continue to subtract the volume for settleTime at most.
-func (k *capacities) settle(name types.NamespacedName) {
+// finish ends the allocation of a claim whose volume was made. Its capacities continue to subtract the volume for recentTime at most.
+func (k *capacities) finish(name types.NamespacedName) {
 	if old := k.allocations[name]; old != nil {
-		k.eachAt(old.class, old.slot, func(c *capacity) { c.settle(old.bytes) })
+		k.eachAt(old.class, old.slot, func(c *capacity) { c.addRecent(old.bytes) })
 		k.release(name)
 	}
 }
 
-// settle continues to subtract a new volume. [Scheduler.reportSettled] reports its end.
-func (c *capacity) settle(bytes int64) {
+// addRecent continues to subtract a new volume. [Scheduler.reportExpired] reports its end.
+func (c *capacity) addRecent(bytes int64) {
 	now := time.Now()
-	until := now.Add(settleTime)
-	c.all.settling = append(c.all.settling, settledCapacity{capacity: c, until: until})
+	until := now.Add(recentTime)
+	c.all.expiries = append(c.all.expiries, expiry{capacity: c, until: until})
 	select {
-	case c.all.settles <- struct{}{}:
+	case c.all.expiryAdded <- struct{}{}:
 	default:
 	}
-	kept := c.settling[:0]
-	for _, s := range c.settling {
+	kept := c.recent[:0]
+	for _, s := range c.recent {
 		if now.Before(s.until) {
 			kept = append(kept, s)
 		}
 	}
-	c.settling = append(kept, settling{bytes: bytes, until: until})
+	c.recent = append(kept, recentVolume{bytes: bytes, until: until})
 }
 
-// settledCapacity is a capacity from which something is subtracted until a time.
-type settledCapacity struct {
+// expiry is the end of the subtraction of a recent volume from a capacity.
+type expiry struct {
 	capacity *capacity
 	until    time.Time
 }
 
-// settled returns the capacities from which less is subtracted by now, each once, and the time of the next one; zero
+// expired returns the capacities from which less is subtracted by now, each once, and the time of the next one; zero
 // for none. It omits capacities that were published again.
-func (k *capacities) settled(now time.Time) (capacities []*capacity, next time.Time) {
-	for len(k.settling) > 0 && !now.Before(k.settling[0].until) {
-		c := k.settling[0].capacity
+func (k *capacities) expired(now time.Time) (capacities []*capacity, next time.Time) {
+	for len(k.expiries) > 0 && !now.Before(k.expiries[0].until) {
+		c := k.expiries[0].capacity
 		if k.byName[c.name] == c && !slices.Contains(capacities, c) {
 			capacities = append(capacities, c)
 		}
-		k.settling = k.settling[1:]
+		k.expiries = k.expiries[1:]
 	}
-	if len(k.settling) == 0 {
-		k.settling = nil
+	if len(k.expiries) == 0 {
+		k.expiries = nil
 		return capacities, time.Time{}
 	}
-	return capacities, k.settling[0].until
+	return capacities, k.expiries[0].until
 }
 
 // isChecked reports whether the driver of a class publishes its capacity.

@@ -251,22 +251,22 @@ func (s *Scheduler) capacityChanged(c *storagev1.CSIStorageCapacity) {
 	}
 }
 
-// reportSettled reports more free capacity when a new volume is no longer subtracted, until ctx ends.
-func (s *Scheduler) reportSettled(ctx context.Context) {
+// reportExpired reports more free capacity when a new volume is no longer subtracted, until ctx ends.
+func (s *Scheduler) reportExpired(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.index.capacities.settles:
+		case <-s.index.capacities.expiryAdded:
 		case <-timer.C:
 		}
 		s.mu.Lock()
 		now := time.Now()
-		settled, next := s.index.capacities.settled(now)
+		expired, next := s.index.capacities.expired(now)
 		s.mu.Unlock()
-		for _, c := range settled {
+		for _, c := range expired {
 			s.report(ClusterEvent{Kind: CapacityRaised, Name: c.name, Class: c.class})
 		}
 		if next.IsZero() {

@@ -34,8 +34,8 @@ func newNodes() *nodes {
 	return &nodes{slots: map[string]int32{}, labeled: map[label][]int32{}}
 }
 
-// hold returns the slot of a node, and keeps the slot until drop is called.
-func (n *nodes) hold(name string) int32 {
+// acquire returns the slot of a node, and keeps the slot until release is called.
+func (n *nodes) acquire(name string) int32 {
 	slot, there := n.slots[name]
 	if !there {
 		slot = n.vacantSlot()
@@ -56,8 +56,8 @@ func (n *nodes) vacantSlot() int32 {
 	return int32(len(n.entries) - 1)
 }
 
-// drop undoes one hold.
-func (n *nodes) drop(name string) {
+// release undoes one acquire.
+func (n *nodes) release(name string) {
 	slot := n.slots[name]
 	n.entries[slot].users--
 	if n.entries[slot].users == 0 {
@@ -91,7 +91,7 @@ func (n *nodes) set(slot int32, node *v1.Node) (lost, gained []label) {
 	if node != nil {
 		now = labelsOfNode(node)
 	}
-	lost, gained = labelsBeside(e.labels, now), labelsBeside(now, e.labels)
+	lost, gained = labelsOnlyIn(e.labels, now), labelsOnlyIn(now, e.labels)
 	for _, l := range lost {
 		n.unlabel(slot, l)
 	}
@@ -103,16 +103,16 @@ func (n *nodes) set(slot int32, node *v1.Node) (lost, gained []label) {
 	return lost, gained
 }
 
-// labelsBeside returns the labels of a that b lacks. Both are sorted by key.
-func labelsBeside(a, b []label) []label {
-	var beside []label
+// labelsOnlyIn returns the labels of a that b lacks. Both are sorted by key.
+func labelsOnlyIn(a, b []label) []label {
+	var only []label
 	for _, l := range a {
 		at, found := slices.BinarySearchFunc(b, l.key, func(l label, key string) int { return strings.Compare(l.key, key) })
 		if !found || b[at].value != l.value {
-			beside = append(beside, l)
+			only = append(only, l)
 		}
 	}
-	return beside
+	return only
 }
 
 func (n *nodes) unlabel(slot int32, l label) {
@@ -150,7 +150,7 @@ func (x *index) refreshNode(name string, node *v1.Node) bool {
 		return false
 	}
 	if !known {
-		slot = x.nodes.hold(name)
+		slot = x.nodes.acquire(name)
 	}
 	lost, gained := x.nodes.set(slot, node)
 	x.nodes.setName(slot, nameOf(node))
@@ -159,7 +159,7 @@ func (x *index) refreshNode(name string, node *v1.Node) bool {
 		x.selectors.nodeChanged(slot, lost, gained)
 	}
 	if node == nil {
-		x.nodes.drop(name)
+		x.nodes.release(name)
 	}
 	return changed && node != nil
 }
@@ -182,7 +182,7 @@ func (x *index) refreshCSINode(name string, csiNode *storagev1.CSINode) (raised 
 		return nil
 	}
 	if old == nil {
-		slot = x.nodes.hold(name)
+		slot = x.nodes.acquire(name)
 	}
 	x.nodes.entries[slot].csiNode = csiNode
 	before, now := limitsOn(old), limitsOn(csiNode)
@@ -196,7 +196,7 @@ func (x *index) refreshCSINode(name string, csiNode *storagev1.CSINode) (raised 
 		x.driver(driver).setLimit(slot, limit)
 	}
 	if csiNode == nil {
-		x.nodes.drop(name)
+		x.nodes.release(name)
 	}
 	return raised
 }

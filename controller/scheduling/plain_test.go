@@ -514,7 +514,7 @@ func TestFindIsWhatTheRulesSay(t *testing.T) {
 			w.reserveAndRelease(c, s, step)
 			w.step(c, s.index)
 			for _, capacity := range s.index.capacities.byName {
-				capacity.settling = nil // time goes by
+				capacity.recent = nil // time goes by
 			}
 			w.reservations = slices.DeleteFunc(w.reservations, func(r *Reservation) bool { return r.ended })
 			if len(w.reservations) > 0 && step%10 < 9 {

@@ -54,7 +54,7 @@ func (x *index) refreshPod(name types.NamespacedName, p *v1.Pod) (left *pod, rel
 	if placed {
 		x.addPod(p, p.Spec.NodeName).stored = true
 	}
-	return left, x.settleReservation(name, p)
+	return left, x.endReservationOf(name, p)
 }
 
 // is reports whether a version of the pod has the same node and volumes.
@@ -65,7 +65,7 @@ func (p *pod) is(now *v1.Pod) bool {
 
 // addPod adds a pod to a node.
 func (x *index) addPod(p *v1.Pod, node string) *pod {
-	added := &pod{key: keyOfPod(p), node: node, slot: x.nodes.hold(node), claims: claimsOfPod(p), disks: disksOf(p)}
+	added := &pod{key: keyOfPod(p), node: node, slot: x.nodes.acquire(node), claims: claimsOfPod(p), disks: disksOf(p)}
 	x.pods[added.key.name] = added
 	x.nodes.entries[added.slot].pods[added.key] = added
 	for _, claim := range added.claims {
@@ -89,7 +89,7 @@ func (x *index) removePod(p *pod) {
 	}
 	delete(x.nodes.entries[p.slot].pods, p.key)
 	delete(x.pods, p.key.name)
-	x.nodes.drop(p.node)
+	x.nodes.release(p.node)
 }
 
 func (x *index) countPod(p *pod) {
@@ -138,13 +138,13 @@ func (x *index) refreshAttachment(name string, at *storagev1.VolumeAttachment) (
 	if old != nil {
 		old.discount()
 		unlink(x.attachmentsOf, old.volumeOf(), name)
-		x.nodes.drop(old.object.Spec.NodeName)
+		x.nodes.release(old.object.Spec.NodeName)
 		delete(x.attachments, name)
 	}
 	if at == nil {
 		return old
 	}
-	now := &attachment{object: at, slot: x.nodes.hold(at.Spec.NodeName)}
+	now := &attachment{object: at, slot: x.nodes.acquire(at.Spec.NodeName)}
 	x.attachments[name] = now
 	link(x.attachmentsOf, now.volumeOf(), name)
 	x.recountAttachment(name)

@@ -218,9 +218,9 @@ func (x *index) end(r *Reservation) {
 	r.notify()
 }
 
-// settleReservation ends the reservation of a pod that the store shows on a node, ended or gone. It returns the
+// endReservationOf ends the reservation of a pod that the store shows on a node, ended or gone. It returns the
 // reservation if the pod is not on its node, and nil otherwise.
-func (x *index) settleReservation(name types.NamespacedName, now *v1.Pod) (released *Reservation) {
+func (x *index) endReservationOf(name types.NamespacedName, now *v1.Pod) (released *Reservation) {
 	r := x.reservations[name]
 	if r == nil {
 		return nil

@@ -119,7 +119,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	feeds.Go(func() { s.capacities.Follow(ctx, s.capacityChanged) })
 	feeds.Go(func() { s.attachments.Follow(ctx, s.attachmentChanged) })
 	feeds.Go(func() { s.attributes.Follow(ctx, s.attributesChanged) })
-	feeds.Go(func() { s.reportSettled(ctx) })
+	feeds.Go(func() { s.reportExpired(ctx) })
 	feeds.Wait()
 	return nil
 }

@@ -41,7 +41,7 @@ func BenchmarkMeasure(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			root := b.TempDir()
 			makeTree(b, root, c.n, c.perDir)
-			m := &Meter{}
+			m := &Measurer{}
 			_, err := m.Measure(b.Context(), root)
 			require.NoError(b, err)
 			b.ReportAllocs()

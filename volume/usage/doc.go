@@ -1,5 +1,5 @@
 // Package usage measures how much disk space a directory tree occupies, as du(1) does, and how full a filesystem is, as
-// df(1) does. A volume that shares a filesystem with others is a tree, whose use statfs does not report. [Meter.FS]
+// df(1) does. A volume that shares a filesystem with others is a tree, whose use statfs does not report. [Measurer.FS]
 // measures a volume with a filesystem of its own.
 //
 // # Words
@@ -26,27 +26,27 @@
 // twice or not at all. Everything below the root is opened relative to the descriptor of its directory. So no writer in
 // the tree can lead the walk out of it, and neither depth nor the number of files costs descriptors.
 //
-// A call returns when its context ends, even if the kernel does not. [Meter.Abandoned] lists the abandoned calls, at most one
-// for each path and [Meter.MaxAbandoned] in all. Until such a call has ended, another one for the same path fails at once with
+// A call returns when its context ends, even if the kernel does not. [Measurer.Abandoned] lists the abandoned calls, at most one
+// for each path and [Measurer.MaxAbandoned] in all. Until such a call has ended, another one for the same path fails at once with
 // an error that matches [ErrStuck].
 //
 // # A walk-through
 //
-//	meter := &usage.Meter{}                               // one for a program; the zero value is ready to use
-//	used, err := meter.Measure(ctx, "/var/lib/x/data")    // du -s
+//	measurer := &usage.Measurer{}                               // one for a program; the zero value is ready to use
+//	used, err := measurer.Measure(ctx, "/var/lib/x/data")    // du -s
 //	switch {
 //	case errors.Is(err, fs.ErrNotExist):                  // the root is gone
 //	case errors.Is(err, usage.ErrStuck):                  // the call before this one still hangs
 //	}
-//	info, err := meter.FS(ctx, "/var/lib/x/volume", usage.Expect{MountPoint: true}) // df
+//	info, err := measurer.FS(ctx, "/var/lib/x/volume", usage.Expect{MountPoint: true}) // df
 //	if errors.Is(err, usage.ErrWrongFilesystem) {         // nothing is mounted there: these would be the numbers of /
 //	}
 //
 // # Project quotas
 //
-// If the root belongs to a project that its files inherit, and the filesystem counts projects, [Meter.Measure] reads the
+// If the root belongs to a project that its files inherit, and the filesystem counts projects, [Measurer.Measure] reads the
 // kernel's count and does not walk. That count covers every file of the project wherever it is, and no file of another
-// project. So Measure uses it only while it equals that of the tree: see [Meter.Measure] for the guarantee.
+// project. So Measure uses it only while it equals that of the tree: see [Measurer.Measure] for the guarantee.
 //
 // # When not to use it
 //

@@ -20,11 +20,11 @@ import (
 // TestHungServerHoldsUpItsCallerUntilItsContextEnds lets a server hang in every call that a measurement makes. The caller
 // leaves, nothing starts beside the abandoned call, others go on, and all is well when the server is back.
 func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
-	measure := func(ctx context.Context, m *Meter, path string) error {
+	measure := func(ctx context.Context, m *Measurer, path string) error {
 		_, err := m.Measure(ctx, path)
 		return err
 	}
-	statfs := func(ctx context.Context, m *Meter, path string) error {
+	statfs := func(ctx context.Context, m *Measurer, path string) error {
 		_, err := m.FS(ctx, path, Expect{MountPoint: true})
 		return err
 	}
@@ -32,7 +32,7 @@ func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 		op    mounttest.FUSEOp
 		paths []string
 		call  string
-		begin func(context.Context, *Meter, string) error
+		begin func(context.Context, *Measurer, string) error
 	}{
 		"opening a directory": {mounttest.FUSEOpendir, []string{"dir"}, "walk", measure},
 		"reading a directory": {mounttest.FUSEReaddir, []string{"dir"}, "walk", measure},
@@ -42,7 +42,7 @@ func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newServer(t)
-			healthy, m := t.TempDir(), &Meter{}
+			healthy, m := t.TempDir(), &Measurer{}
 			server.Hang(tc.op, tc.paths...)
 			ctx, cancel := context.WithCancel(t.Context())
 			result := make(chan error, 1)
@@ -52,7 +52,7 @@ func TestHungServerHoldsUpItsCallerUntilItsContextEnds(t *testing.T) {
 			err := <-result
 			checkLost(t, m, err, AbandonedCall{Call: tc.call, Path: server.Path()})
 
-			for _, again := range []func(context.Context, *Meter, string) error{measure, statfs} {
+			for _, again := range []func(context.Context, *Measurer, string) error{measure, statfs} {
 				soon, stop := context.WithTimeout(t.Context(), time.Minute)
 				err := again(soon, m, server.Path()+"/") // another name of the same path
 				stop()
@@ -80,7 +80,7 @@ func newServer(t *testing.T) *mounttest.FUSE {
 	return mounttest.NewFUSE(t, mounttest.FUSEOptions{Files: files})
 }
 
-func checkLost(t *testing.T, m *Meter, err error, want AbandonedCall) {
+func checkLost(t *testing.T, m *Measurer, err error, want AbandonedCall) {
 	t.Helper()
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, outcome.Uncertain, outcome.ClassOf(err))
@@ -170,7 +170,7 @@ func TestWalkIsCancelledPromptly(t *testing.T) {
 	server := newServer(t)
 	server.Hang(mounttest.FUSELookup, "dir/file-3")
 	ctx, cancel := context.WithCancel(t.Context())
-	m := &Meter{}
+	m := &Measurer{}
 	result := make(chan error, 1)
 	go func() {
 		_, err := m.Measure(ctx, server.Path())

@@ -8,7 +8,7 @@ import (
 
 // measure answers Measure: by the kernel's count for the project of root when that is known to be the tree's, and
 // otherwise by a walk, after which it may be known.
-func (m *Meter) measure(ctx context.Context, root string) (Usage, error) {
+func (m *Measurer) measure(ctx context.Context, root string) (Usage, error) {
 	before, id, counted := m.countOf(root)
 	if counted && m.useConfirmed(id) {
 		return before, nil
@@ -25,7 +25,7 @@ func (m *Meter) measure(ctx context.Context, root string) (Usage, error) {
 }
 
 // countOf returns the kernel's count for the project of root, if there is one that may be that of the tree.
-func (m *Meter) countOf(root string) (Usage, projectRoot, bool) {
+func (m *Measurer) countOf(root string) (Usage, projectRoot, bool) {
 	if m.walksOnly {
 		return Usage{}, projectRoot{}, false
 	}
@@ -58,13 +58,13 @@ func projectAbove(fd int) project {
 	return projectOf(up)
 }
 
-func (m *Meter) useConfirmed(root projectRoot) bool {
+func (m *Measurer) useConfirmed(root projectRoot) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.confirmed.use(root)
 }
 
-func (m *Meter) confirm(root projectRoot) {
+func (m *Measurer) confirm(root projectRoot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.confirmed.confirm(root)

@@ -36,7 +36,7 @@ func (u Usage) confirmedBy(before, after Usage) bool {
 }
 
 // confirmedRoots remembers for which trees the kernel's count was found to be that of the tree. The zero value trusts nothing. It
-// is guarded by Meter.mu.
+// is guarded by Measurer.mu.
 type confirmedRoots struct {
 	uses map[projectRoot]int // how many more times
 }

@@ -41,7 +41,7 @@ func TestWithoutQuotaThereIsAWalk(t *testing.T) {
 		_, ok := projectUsage(fd, 4_000_000_001)
 		assert.False(t, ok, "a project without files")
 	}
-	before, m := openDescriptors(t), &Meter{}
+	before, m := openDescriptors(t), &Measurer{}
 	for range 3 {
 		used, err := m.Measure(t.Context(), root)
 		require.NoError(t, err)

@@ -68,7 +68,7 @@ func newProject(t *testing.T, dir string, id uint32) string {
 func TestMeasureByProjectQuota(t *testing.T) {
 	for i, dir := range quotaDirs(t) {
 		root := newProject(t, dir, uint32(100+i))
-		var m Meter
+		var m Measurer
 		walked, err := m.Measure(t.Context(), root)
 		require.NoError(t, err)
 		assert.False(t, walked.ByQuota, "the first is a walk")
@@ -109,7 +109,7 @@ func TestProjectThatIsNotTheTree(t *testing.T) {
 			id := uint32(200 + len(name))
 			root := newProject(t, dir, id)
 			spoil(root, id)
-			var m Meter
+			var m Measurer
 			for range 3 {
 				used, err := m.Measure(t.Context(), root)
 				require.NoError(t, err)
@@ -129,9 +129,9 @@ func TestTreeBelowATreeOfItsProject(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, project{id: 400, inherits: true}, projectOf(fd))
 		closeFD(fd)
-		_, _, ok := new(Meter).countOf(root)
+		_, _, ok := new(Measurer).countOf(root)
 		assert.True(t, ok)
-		_, _, ok = new(Meter).countOf(below)
+		_, _, ok = new(Measurer).countOf(below)
 		assert.False(t, ok)
 	}
 }

@@ -51,7 +51,7 @@ type Expect struct {
 var ErrChanged = errors.New("the tree was moved while it was measured")
 
 // ErrStuck says that a call did not begin because an abandoned call for the same path has not returned, or because there are too many
-// abandoned calls ([Meter.MaxAbandoned]). The error is transient: a later call may work.
+// abandoned calls ([Measurer.MaxAbandoned]). The error is transient: a later call may work.
 var ErrStuck = errors.New("an earlier call has not returned")
 
 // ErrWrongFilesystem matches every [WrongFilesystemError].
@@ -88,15 +88,15 @@ type AbandonedCall struct {
 	Path string
 }
 
-// Measure returns the disk usage of the tree at root, by a walk. It is [Meter.Measure] for a single measurement: it does not know of
+// Measure returns the disk usage of the tree at root, by a walk. It is [Measurer.Measure] for a single measurement: it does not know of
 // earlier abandoned calls.
 func Measure(ctx context.Context, root string) (Usage, error) {
-	m := &Meter{walksOnly: true}
+	m := &Measurer{walksOnly: true}
 	return m.Measure(ctx, root)
 }
 
-// FS returns the size and the usage of the filesystem at path. It is [Meter.FS] for a single call: it does not know of earlier abandoned
+// FS returns the size and the usage of the filesystem at path. It is [Measurer.FS] for a single call: it does not know of earlier abandoned
 // calls.
 func FS(ctx context.Context, path string, expect Expect) (FSInfo, error) {
-	return new(Meter).FS(ctx, path, expect)
+	return new(Measurer).FS(ctx, path, expect)
 }

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-func (m *Meter) measure(_ context.Context, root string) (Usage, error) {
+func (m *Measurer) measure(_ context.Context, root string) (Usage, error) {
 	return Usage{}, fmt.Errorf("disk usage of %q on this platform: %w", root, errors.ErrUnsupported)
 }
 

@@ -67,13 +67,13 @@ type Queue struct {
 	waiting  sync.WaitGroup    // the goroutines that wait for abandoned calls, and those of Await
 }
 
-// followUp is what was asked for an item while a worker had it.
+// followUp is what a queue does with an item when the worker that has it is done.
 type followUp int
 
 const (
-	nothing followUp = iota
-	again            // sync it again
-	unheld           // likewise, without the back-off of a plugin's failure
+	nothing     followUp = iota
+	again                // sync it again
+	againAtOnce          // sync it again, without the back-off of a plugin's failure
 )
 
 // failure is the result of the last attempts at an item.
@@ -96,16 +96,16 @@ func (q *Queue) Add(kind Kind, name types.NamespacedName) { q.queue.Add(Item{kin
 func (q *Queue) Retry(item Item) {
 	q.mu.Lock()
 	if _, busy := q.busy[item]; busy {
-		q.busy[item] = unheld
+		q.busy[item] = againAtOnce
 	} else {
-		q.unhold(item)
+		q.endBackOff(item)
 	}
 	q.mu.Unlock()
 	q.queue.Add(item)
 }
 
-// unhold ends the back-off of a plugin's failure. The next failure waits longer all the same. It needs q.mu.
-func (q *Queue) unhold(item Item) {
+// endBackOff ends the back-off of a plugin's failure. The next failure waits longer all the same. It needs q.mu.
+func (q *Queue) endBackOff(item Item) {
 	if f, failed := q.failures[item]; failed {
 		f.until = time.Time{}
 		q.failures[item] = f
@@ -170,8 +170,8 @@ func (q *Queue) Run(ctx context.Context, do func(context.Context, Item) error) {
 func (q *Queue) take(item Item) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if wished, busy := q.busy[item]; busy {
-		q.busy[item] = max(wished, again)
+	if next, busy := q.busy[item]; busy {
+		q.busy[item] = max(next, again)
 		return false
 	}
 	q.busy[item] = nothing
@@ -219,18 +219,18 @@ func (q *Queue) finish(ctx context.Context, item Item, err error) {
 
 func (q *Queue) release(item Item, err error) {
 	q.mu.Lock()
-	wished, after := q.busy[item], q.after[item]
+	next, after := q.busy[item], q.after[item]
 	delete(q.busy, item)
 	delete(q.after, item)
 	at := q.count(item, err)
-	if wished == unheld {
-		q.unhold(item)
+	if next == againAtOnce {
+		q.endBackOff(item)
 	}
 	q.mu.Unlock()
 	if !at.IsZero() {
 		q.queue.AddAt(item, at)
 	}
-	if wished != nothing {
+	if next != nothing {
 		q.queue.Add(item)
 	}
 	q.queue.AddAll(after)

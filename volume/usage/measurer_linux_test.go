@@ -12,8 +12,8 @@ import (
 	"github.com/volumekit/volumekit/mount/mounttest"
 )
 
-func TestMeterIsSharedByManyCallers(t *testing.T) {
-	roots, m := []string{t.TempDir(), t.TempDir(), t.TempDir()}, &Meter{}
+func TestMeasurerIsSharedByManyCallers(t *testing.T) {
+	roots, m := []string{t.TempDir(), t.TempDir(), t.TempDir()}, &Measurer{}
 	var callers sync.WaitGroup
 	for i, root := range roots {
 		makeTree(t, root, 50*(i+1), 10)
@@ -32,10 +32,10 @@ func TestMeterIsSharedByManyCallers(t *testing.T) {
 	assert.Empty(t, m.Abandoned())
 }
 
-// TestMeterBoundsWhatItLeavesBehind lets more servers hang than may be abandoned.
-func TestMeterBoundsWhatItLeavesBehind(t *testing.T) {
+// TestMeasurerBoundsWhatItLeavesBehind lets more servers hang than may be abandoned.
+func TestMeasurerBoundsWhatItLeavesBehind(t *testing.T) {
 	mounttest.RequireMounts(t)
-	m, healthy := &Meter{MaxAbandoned: 2}, t.TempDir()
+	m, healthy := &Measurer{MaxAbandoned: 2}, t.TempDir()
 	var lost []error
 	var servers []*mounttest.FUSE
 	for range m.MaxAbandoned {
@@ -57,8 +57,8 @@ func TestMeterBoundsWhatItLeavesBehind(t *testing.T) {
 	_, err := m.FS(t.Context(), healthy, Expect{})
 	require.ErrorIs(t, err, ErrStuck)
 	require.ErrorIs(t, err, outcome.ErrTransient)
-	_, err = new(Meter).FS(t.Context(), healthy, Expect{})
-	require.NoError(t, err, "another meter knows nothing of it")
+	_, err = new(Measurer).FS(t.Context(), healthy, Expect{})
+	require.NoError(t, err, "another measurer knows nothing of it")
 
 	servers[0].Heal()
 	<-outcome.DoneOf(lost[0])
