@@ -83,17 +83,17 @@ func (m *Manager) Stop(ctx context.Context) error {
 		return nil
 	}
 	m.reconciler.AddAll(m.view.allVolumes())
-	var witness v1.UniqueVolumeName
+	var remaining v1.UniqueVolumeName
 	err := m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
 			// As long as one volume is known to be left, it is enough to look at that one.
-			if !m.reconciler.IsQuiet() || witness != "" && m.view.isUnwanted(witness) {
+			if !m.reconciler.IsQuiet() || remaining != "" && m.view.isUnwanted(remaining) {
 				return false, nil
 			}
-			witness = m.view.firstUnwanted()
-			return witness == "", nil
+			remaining = m.view.firstUnwanted()
+			return remaining == "", nil
 		},
 		missing: func() []VolumeStatus {
 			return slices.DeleteFunc(m.Status().Volumes, func(s VolumeStatus) bool { return s.Wanted || !m.view.isUnwanted(s.Volume) })

@@ -24,17 +24,17 @@ func (m *Manager) WaitForVolumeUnused(ctx context.Context, pv *v1.PersistentVolu
 		return fmt.Errorf("wait until a volume is not used: the PersistentVolume has no name: %w", volume.ErrInvalid)
 	}
 	search := m.view.searchFor(pv)
-	var witness podvolume.Key // While this use exists, a change needs no new search.
+	var use podvolume.Key // While this use exists, a change needs no new search.
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "unused",
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
-			if m.view.isUse(witness) {
+			if m.view.isUse(use) {
 				return false, nil
 			}
 			uses := search.uses()
 			if len(uses) > 0 {
-				witness = uses[0]
+				use = uses[0]
 			}
 			return len(uses) == 0, nil
 		},

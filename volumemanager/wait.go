@@ -94,17 +94,17 @@ func (m *Manager) WaitForUnmount(ctx context.Context, pod *v1.Pod) error {
 // it is after every pod was removed. Its error is that of [Manager.WaitForAttachAndMount], without a pod.
 func (m *Manager) WaitForNodeEmpty(ctx context.Context) error {
 	// As long as one volume is known to be left, it is enough to look at that one.
-	var witness v1.UniqueVolumeName
+	var remaining v1.UniqueVolumeName
 	return m.wait(ctx, &v1.Pod{}, awaited{
 		state: "gone",
 		known: m.recovery.AllKnown(),
 		isReady: func() (bool, error) {
-			if !m.reconciler.IsQuiet() || m.actual.VolumeExists(witness) {
+			if !m.reconciler.IsQuiet() || m.actual.VolumeExists(remaining) {
 				return false, nil
 			}
 			left := m.actual.GetAttachedVolumes()
 			if len(left) > 0 {
-				witness = left[len(left)-1].VolumeName
+				remaining = left[len(left)-1].VolumeName
 			}
 			return len(left) == 0 && len(m.orphans.Live(ctx)) == 0, nil
 		},

@@ -52,7 +52,7 @@ func (q *confirmer) begin(ctx context.Context, recorded []attachment) []confirma
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, op := range operations {
-		asked := askedBy(op.Info(), byNode)
+		asked := checkedBy(op.Info(), byNode)
 		for _, a := range asked {
 			q.unknown[a] = struct{}{}
 		}
@@ -76,8 +76,8 @@ func (q *confirmer) mustSeeToken(ctx context.Context, pluginName string) bool {
 	return ok && fencing.FencesCalls()
 }
 
-// askedBy returns the attachments that an operation checks: those of its plugin, and of its node if it has one.
-func askedBy(op operationexecutor.OperationInfo, byNode map[types.NodeName][]operationexecutor.AttachedVolume) []attachment {
+// checkedBy returns the attachments that an operation checks: those of its plugin, and of its node if it has one.
+func checkedBy(op operationexecutor.OperationInfo, byNode map[types.NodeName][]operationexecutor.AttachedVolume) []attachment {
 	if op.NodeName != "" {
 		byNode = map[types.NodeName][]operationexecutor.AttachedVolume{op.NodeName: byNode[op.NodeName]}
 	}
@@ -112,8 +112,8 @@ func (q *confirmer) await(ctx context.Context, asked confirmation) {
 	}
 }
 
-// isAsked reports whether a plugin is checking the attachment. The end of the check makes the attachment dirty.
-func (q *confirmer) isAsked(a attachment) bool {
+// isBeingChecked reports whether a plugin is checking the attachment. The end of the check makes the attachment dirty.
+func (q *confirmer) isBeingChecked(a attachment) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	_, asked := q.unknown[a]

@@ -97,7 +97,7 @@ func (c *Controller) reconcile(ctx context.Context, a attachment) {
 		return
 	}
 	c.endAttempt(a)
-	asked := c.confirmer.isAsked(a) // Read before what is known, too: once it is no more, what is known has the answer in it.
+	asked := c.confirmer.isBeingChecked(a) // Read before what is known, too: once it is no more, what is known has the answer in it.
 	view, want, have := c.view(a)
 	d := decide(view, c.options.MaxWaitForUnmount)
 	switch {

@@ -395,7 +395,7 @@ func (s *imageShop) isGrown(o imageOrder) error {
 
 // left finds out whether what a process has left is in order, whenever it was killed.
 func (s *imageShop) left() error {
-	if err := errors.Join(patiently(s.holds), s.sourceIsWhole()); err != nil {
+	if err := errors.Join(waitReporting(s.holds), s.sourceIsWhole()); err != nil {
 		return err
 	}
 	if now := s.lookOutside(); !slices.Equal(now, s.outside) {

@@ -180,19 +180,19 @@ func (o imageOrder) stage(ctx context.Context) (string, error) {
 	if err != nil || o.FSType == "" {
 		return device, err
 	}
-	return device, patiently(func() error {
+	return device, waitReporting(func() error {
 		return attacher.MountDevice(ctx, o.spec(), device, o.Node.staging(o.Name), volume.DeviceMounterArgs{})
 	})
 }
 
 // release undoes stage.
 func (o imageOrder) release(ctx context.Context) error {
-	return patiently(func() error { return o.tryRelease(ctx) })
+	return waitReporting(func() error { return o.tryRelease(ctx) })
 }
 
-// patiently repeats do for a while, as long as it fails because another process has a file open or locked. Processes of
+// waitReporting repeats do for a while, as long as it fails because another process has a file open or locked. Processes of
 // other tests do for a moment when they are started, and so do those that were killed, until they have ended.
-func patiently(do func() error) error {
+func waitReporting(do func() error) error {
 	end := time.Now().Add(patience)
 	for {
 		err := do()

@@ -17,13 +17,13 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // options are the flags.
 type options struct {
-	manifests string        // the directory of manifests
-	root      string        // the directory of volumes, images and the records that survive a reboot
-	run       string        // the directory of the records that end with the boot; a tmpfs
-	node      string        // the name of this node
-	patience  time.Duration // after which time the agent prints why something is not ready
-	retry     time.Duration // the first back-off after a failure
-	http      string        // the address of the pages of the node and the cluster; empty for none
+	manifests   string        // the directory of manifests
+	root        string        // the directory of volumes, images and the records that survive a reboot
+	run         string        // the directory of the records that end with the boot; a tmpfs
+	node        string        // the name of this node
+	reportAfter time.Duration // after which time the agent prints why something is not ready
+	retry       time.Duration // the first back-off after a failure
+	http        string        // the address of the pages of the node and the cluster; empty for none
 }
 
 // parse reads the flags.
@@ -35,7 +35,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.root, "root", "/var/lib/orchestrator", "`directory` of volumes and of what must survive a reboot")
 	flags.StringVar(&o.run, "run", "/run/orchestrator", "`directory` on a tmpfs, of what must not survive a reboot")
 	flags.StringVar(&o.node, "node", "node", "`name` of this node")
-	flags.DurationVar(&o.patience, "patience", 10*time.Second, "after which time the agent prints why something is not ready")
+	flags.DurationVar(&o.reportAfter, "report-after", 10*time.Second, "after which time the agent prints why something is not ready")
 	flags.DurationVar(&o.retry, "retry", 500*time.Millisecond, "how long until what failed is tried again, for the first time")
 	flags.StringVar(&o.http, "http", "", "`ADDRESS` of the pages /node/ and /cluster/, such as 127.0.0.1:8080; every program that reaches it can read them")
 	if err := flags.Parse(args); err != nil {

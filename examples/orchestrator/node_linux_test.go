@@ -157,7 +157,7 @@ func (n *node) start(ctx context.Context, judge faultrun.Judge, calls faultrun.C
 	var err error
 	p.run, err = faultrun.Start(ctx, faultrun.Program{
 		Path: n.programs.agent, Second: n.programs.second, Namespace: n.namespace, Dir: "/", Judge: judge, Calls: calls,
-		Args:   []string{"-manifests", n.path("wanted"), "-root", n.path("root"), "-run", n.path("run"), "-retry", "5ms", "-patience", "10s"},
+		Args:   []string{"-manifests", n.path("wanted"), "-root", n.path("root"), "-run", n.path("run"), "-retry", "5ms", "-report-after", "10s"},
 		Env:    []string{"PATH=" + os.Getenv("PATH"), "GOGC=off"}, // it lives for milliseconds
 		Stdout: p.told, Stderr: p.told,
 	})

@@ -16,7 +16,7 @@ import (
 // awaitReady waits until the volumes of the added pods are ready, and then starts the containers.
 func (a *agent) awaitReady(ctx context.Context, pods []*v1.Pod) error {
 	for _, pod := range pods {
-		err := a.patiently(ctx, func(ctx context.Context) error { return a.manager.WaitForAttachAndMount(ctx, pod) })
+		err := a.waitReporting(ctx, func(ctx context.Context) error { return a.manager.WaitForAttachAndMount(ctx, pod) })
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (a *agent) startContainers(ctx context.Context, pod *v1.Pod) error {
 
 // remove ends a pod, and begins the removal of its volumes.
 func (a *agent) remove(ctx context.Context, pod *v1.Pod) error {
-	ctx, cancel := context.WithTimeout(ctx, a.options.patience)
+	ctx, cancel := context.WithTimeout(ctx, a.options.reportAfter)
 	defer cancel()
 	for _, name := range containersOf(pod) {
 		// Here the runtime would stop the container. After it has ended for good, the manager removes the mounts of this container.
@@ -76,7 +76,7 @@ func containersOf(pod *v1.Pod) []string {
 // the next one still finds them there.
 func (a *agent) awaitGone(ctx context.Context, pods []*v1.Pod) error {
 	for _, pod := range pods {
-		err := a.patiently(ctx, func(ctx context.Context) error { return a.manager.WaitForUnmount(ctx, pod) })
+		err := a.waitReporting(ctx, func(ctx context.Context) error { return a.manager.WaitForUnmount(ctx, pod) })
 		if err != nil {
 			return err
 		}
@@ -88,13 +88,13 @@ func (a *agent) awaitGone(ctx context.Context, pods []*v1.Pod) error {
 	return nil
 }
 
-// patiently calls wait until it succeeds or cannot succeed any more. If one call takes longer than options.patience, it prints the
+// waitReporting calls wait until it succeeds or cannot succeed any more. If one call takes longer than options.reportAfter, it prints the
 // reason, and again if the reason changes.
-func (a *agent) patiently(ctx context.Context, wait func(context.Context) error) error {
+func (a *agent) waitReporting(ctx context.Context, wait func(context.Context) error) error {
 	said := ""
 	for {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, a.options.patience)
+			ctx, cancel := context.WithTimeout(ctx, a.options.reportAfter)
 			defer cancel()
 			return wait(ctx)
 		}()

@@ -16,10 +16,10 @@ import (
 // TestWhyAPodWaitsIsSaidOnceForEachReason, however often it was tried.
 func TestWhyAPodWaitsIsSaidOnceForEachReason(t *testing.T) {
 	var said bytes.Buffer
-	a := &agent{options: options{patience: time.Hour}, out: newOutput(&said)}
+	a := &agent{options: options{reportAfter: time.Hour}, out: newOutput(&said)}
 	reasons := []error{assert.AnError, assert.AnError, context.Canceled, context.Canceled, assert.AnError}
 	tries := 0
-	require.NoError(t, a.patiently(t.Context(), func(context.Context) error {
+	require.NoError(t, a.waitReporting(t.Context(), func(context.Context) error {
 		if tries == len(reasons) {
 			return nil
 		}

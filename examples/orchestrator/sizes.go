@@ -28,10 +28,10 @@ func (a *agent) requestMore(ctx context.Context, there, wanted runtime.Object) e
 	return err
 }
 
-// awaitSizes waits until each claim has the size that it requests. If that takes longer than options.patience, the error says what
+// awaitSizes waits until each claim has the size that it requests. If that takes longer than options.reportAfter, the error says what
 // prevents it.
 func (a *agent) awaitSizes(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, a.options.patience)
+	ctx, cancel := context.WithTimeout(ctx, a.options.reportAfter)
 	defer cancel()
 	var last *v1.PersistentVolumeClaim
 	err := store.WaitForNone(ctx, a.database, func(claim *v1.PersistentVolumeClaim) bool {

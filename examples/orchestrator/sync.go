@@ -48,7 +48,7 @@ func (a *agent) syncAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.tell(ctx, objects); err != nil {
+	if err := a.update(ctx, objects); err != nil {
 		return err
 	}
 	// What is going goes first, and claims after their pods.
@@ -56,7 +56,7 @@ func (a *agent) syncAll(ctx context.Context) error {
 		return err
 	}
 	if len(objects.pods) == 0 {
-		if err := a.patiently(ctx, a.manager.WaitForNodeEmpty); err != nil {
+		if err := a.waitReporting(ctx, a.manager.WaitForNodeEmpty); err != nil {
 			return err
 		}
 	}
@@ -65,9 +65,9 @@ func (a *agent) syncAll(ctx context.Context) error {
 	)
 }
 
-// tell tells the manager what is wanted, all of it before anything is waited for: a pod that is not ready holds up no
+// update gives the manager all pods, before the agent waits for any of them: a pod that is not ready delays no
 // other. The manager does the work in its own goroutines.
-func (a *agent) tell(ctx context.Context, o objects) error {
+func (a *agent) update(ctx context.Context, o objects) error {
 	for _, pod := range o.goingPods {
 		if err := a.remove(ctx, pod); err != nil {
 			return err
@@ -75,8 +75,8 @@ func (a *agent) tell(ctx context.Context, o objects) error {
 	}
 	var errs []error
 	for _, pod := range o.pods {
-		// An error is a mistake in the pod, which another try does not mend; the pod counts as not added. Claims that are
-		// not bound yet are no error.
+		// An error is a mistake in the pod: a retry would fail, too, and the pod is not added. A claim that is not bound yet is
+		// no error.
 		if err := a.manager.AddPod(ctx, pod); err != nil {
 			errs = append(errs, fmt.Errorf("pod %s: %w", nameOf(pod), err))
 		}
@@ -84,8 +84,8 @@ func (a *agent) tell(ctx context.Context, o objects) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// Every pod that may have been on this node before the agent started is known now. Until this is said, nothing that
-	// was found is taken away. Say it only when the source of your pods has been read completely.
+	// Now the manager knows every pod that may have been on this node before the agent started. Until PodsComplete, it removes
+	// nothing that it found at its start. Call it only when your agent has read all of its pods.
 	a.complete.Do(a.manager.PodsComplete)
 	return nil
 }

@@ -43,14 +43,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	case !inside:
 		return code
 	}
-	if err := tell(ctx, o, stdin, out); err != nil {
+	if err := runManifests(ctx, o, stdin, out); err != nil {
 		return out.Fail(err)
 	}
 	return 0
 }
 
-// tell loads the manifests, refuses faulty ones, runs an agent with the rest, and proves that nothing is left.
-func tell(ctx context.Context, o options, stdin io.Reader, out *show.Output) error {
+// runManifests loads the manifests, refuses faulty ones, runs an agent with the rest, and proves that nothing is left.
+func runManifests(ctx context.Context, o options, stdin io.Reader, out *show.Output) error {
 	objects, err := manifest.Load(o.file, stdin, builtinPod+"---\n"+builtinStorage)
 	if err != nil {
 		return err

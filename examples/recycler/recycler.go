@@ -24,8 +24,8 @@ import (
 	"github.com/volumekit/volumekit/volumemanager"
 )
 
-// cleanUpPatience bounds the clean-up of a pod after its deadline.
-const cleanUpPatience = 30 * time.Second
+// cleanUpTimeout bounds the clean-up of a pod after its deadline.
+const cleanUpTimeout = 30 * time.Second
 
 // annRecycles is the annotation of these pods. Its value is the name of the volume.
 const annRecycles = "example.com/recycles"
@@ -78,7 +78,7 @@ func (r *Recycler) RecycleByPod(ctx context.Context, request volume.PodRecycleRe
 	}
 	recorder(v1.EventTypeNormal, fmt.Sprintf("pod %s recycles the volume", store.NameOf(pod)))
 	err = r.run(ctx, pod)
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpPatience)
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
 	if err := errors.Join(err, r.remove(after, pod)); err != nil {
 		return fmt.Errorf("pod %s: %w", store.NameOf(pod), err)

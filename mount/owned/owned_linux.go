@@ -92,7 +92,7 @@ func (d Directory) Record(ctx context.Context, dir *os.File, options safepath.Op
 		return err
 	}
 	defer closeFile(proofs)
-	identity, err := d.identityBeside(proofs, dir)
+	identity, err := d.identityOnMountOf(proofs, dir)
 	if err != nil {
 		return err
 	}
@@ -102,8 +102,8 @@ func (d Directory) Record(ctx context.Context, dir *os.File, options safepath.Op
 	return nil
 }
 
-// identityBeside returns the identity of dir, which must be on the same mount as proofs.
-func (d Directory) identityBeside(proofs, dir *os.File) (Identity, error) {
+// identityOnMountOf returns the identity of dir, which must be on the same mount as proofs.
+func (d Directory) identityOnMountOf(proofs, dir *os.File) (Identity, error) {
 	_, ofProofs, err := lookAt(proofs)
 	if err != nil {
 		return Identity{}, err

@@ -101,7 +101,7 @@ func (r *release) do(ctx context.Context) error {
 			return err
 		}
 	}
-	r.tell()
+	r.printNextSteps()
 	return nil
 }
 
@@ -234,7 +234,7 @@ func (r *release) makeBranch(ctx context.Context) error {
 	return err
 }
 
-func (r *release) tell() {
+func (r *release) printNextSteps() {
 	fmt.Fprintf(r.out, "\n%s is made, on branch %s. Nothing is published. To publish it:\n\n", r.version, r.branch())
 	fmt.Fprintf(r.out, "git merge --ff-only %s^\n", r.branch())
 	for _, m := range r.modules {

@@ -23,7 +23,7 @@ func capacityCases() []Case {
 		},
 		{
 			Rule: "F3", Group: "capacity", Name: "a volume takes room",
-			Sentence: "A new volume MUST take at least its size off the available capacity, whether it was written or not, and Delete MUST give that back, also as a new value of the plugin says it.",
+			Sentence: "While a new volume exists, the available capacity MUST be smaller by at least the size of the volume, also if nothing was written to it. Delete MUST make that capacity available again. Both hold for a new value of the plugin, too.",
 			Needs:    volume.CapCapacity | volume.CapDelete, run: volumeTakesCapacity,
 		},
 	}

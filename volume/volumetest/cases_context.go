@@ -51,13 +51,13 @@ func endedCallsReturn(e *env) {
 // soon makes a call whose context has ended, which must return.
 func (e *env) soon(name string, call func(context.Context) error) error {
 	e.t.Helper()
-	patience := e.patience()
-	r, timer := start(func() error { return call(e.ended()) }), time.NewTimer(patience)
+	timeout := e.leakTimeout()
+	r, timer := start(func() error { return call(e.ended()) }), time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-r.done:
 	case <-timer.C:
-		e.broken("%s has not returned %v after its context had ended: each case that ends a context takes as long as that", name, patience)
+		e.broken("%s has not returned %v after its context had ended: each case that ends a context takes as long as that", name, timeout)
 	}
 	return r.err
 }

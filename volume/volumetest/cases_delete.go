@@ -9,8 +9,8 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// deleteBesideCases are about what a Delete leaves.
-func deleteBesideCases() []Case {
+// deleteEffectCases are about what a Delete leaves.
+func deleteEffectCases() []Case {
 	return []Case{
 		{
 			Rule: "D4", Group: "delete", Name: "all others stay",
@@ -19,7 +19,7 @@ func deleteBesideCases() []Case {
 		},
 		{
 			Rule: "D5", Group: "delete", Name: "delete of what is mounted",
-			Sentence: "Delete of a volume that is staged, mounted for a pod or mapped on this node MUST fail with an error that matches ErrInUse and MUST leave the volume and its content whole, also by a new value of the plugin, and also if nothing is attached.",
+			Sentence: "Delete of a volume that is staged, mounted for a pod or mapped on this node MUST fail with an error that matches ErrInUse, and MUST leave the volume and its content whole. This holds for a new value of the plugin, and if nothing is attached, too.",
 			Needs:    volume.CapProvision | volume.CapDelete, run: deleteMounted,
 		},
 		{

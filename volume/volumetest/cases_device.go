@@ -47,7 +47,7 @@ func attachCases() []Case {
 		},
 		{
 			Rule: "A7", Group: "attach", Name: "fenced",
-			Sentence: "If FencesCalls is true, Attach and Detach with a FencingToken older than the storage has seen for the volume MUST fail with ErrFenced and MUST change nothing, also by a new value of the plugin. Calls with the same token, a newer one or none MUST be carried out.",
+			Sentence: "If FencesCalls is true, Attach and Detach with a FencingToken older than the storage has seen for the volume MUST fail with ErrFenced and MUST change nothing. This holds for a new value of the plugin, too. Calls with the same token, a newer one or none MUST be carried out.",
 			Needs:    volume.CapAttach, run: fencedAttach,
 		},
 		{

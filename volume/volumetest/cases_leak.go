@@ -83,7 +83,7 @@ func (e *env) expectNoLeaks(before []string) {
 		return
 	}
 	e.agent, e.world, e.undo = agent{}, nil, nil // A mounter keeps a descriptor for as long as it can be reached.
-	ctx, cancel := context.WithTimeout(e.afterwards(), e.patience())
+	ctx, cancel := context.WithTimeout(e.afterwards(), e.leakTimeout())
 	defer cancel()
 	left := lasting(ctx, func() string {
 		opened := slices.DeleteFunc(descriptors(), func(file string) bool { return slices.Contains(before, file) })
@@ -115,7 +115,7 @@ func nothingLeft(e *env) {
 	if mounts := e.mountsBeneathRoot(); len(mounts) > 0 {
 		e.broken("%d mounts are left, the first at %s", len(mounts), mounts[0].Path)
 	}
-	ctx, cancel := context.WithTimeout(e.ctx(), e.patience())
+	ctx, cancel := context.WithTimeout(e.ctx(), e.leakTimeout())
 	defer cancel()
 	if left := goroutinesLeft(ctx, e.id); left != "" {
 		e.broken("goroutines are left that the plugin started:\n%s", left)

@@ -56,7 +56,7 @@ func setUpCases() []Case {
 		{
 			Rule: "M9", Group: "mount", Name: "SetUp beside a TearDown",
 			Sentence: "SetUp for one pod beside TearDown for another MUST leave the volume usable for the first pod and gone for the second.",
-			run:      setUpBesideTearDown,
+			run:      setUpDuringTearDown,
 		},
 		{
 			Rule: "M10", Group: "mount", Name: "refresh that fails",
@@ -243,7 +243,7 @@ func cancelledInSetUp(e *env) {
 	s.release()
 }
 
-func setUpBesideTearDown(e *env) {
+func setUpDuringTearDown(e *env) {
 	for _, tearDownIsHeld := range []bool{true, false} {
 		e.eachInterleaving(func(e *env, n int) bool { return e.tearDownInterleaved(n, tearDownIsHeld) })
 	}

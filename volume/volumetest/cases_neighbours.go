@@ -25,7 +25,7 @@ func podCases() []Case {
 		},
 		{
 			Rule: "M15", Group: "mount", Name: "nosuid and nodev",
-			Sentence: "A filesystem that the plugin makes, for a pod or a claim, MUST be mounted nosuid and nodev, at the pod's path and at the staging path, unless mount options of the volume say otherwise.",
+			Sentence: "A filesystem that the plugin makes, for a pod or a claim, MUST be mounted nosuid and nodev, at the pod's path and at the staging path. Mount options of the volume MAY override that.",
 			run:      noSetuidNoDevices,
 		},
 		{

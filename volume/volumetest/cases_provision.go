@@ -47,7 +47,7 @@ func claimCases() []Case {
 	}
 }
 
-func deleteCases() []Case { return slices.Concat(deletionCases(), deleteBesideCases()) }
+func deleteCases() []Case { return slices.Concat(deletionCases(), deleteEffectCases()) }
 
 func deletionCases() []Case {
 	return []Case{

@@ -7,7 +7,7 @@ import (
 func reconstructCases() []Case {
 	return []Case{{
 		Rule: "C1", Group: "reconstruct", Name: "spec from a directory",
-		Sentence: "ConstructVolumeSpec MUST return, for the inner name and the path of a volume that is set up, a spec of this plugin with that inner name, and that spec MUST suffice to tear the volume down.",
+		Sentence: "For the inner name and the path of a volume that is set up, ConstructVolumeSpec MUST return a spec of this plugin with that inner name. That spec MUST suffice to tear the volume down.",
 		Needs:    volume.CapReconstruct,
 		run:      reconstruct,
 	}}

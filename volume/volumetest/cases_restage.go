@@ -27,7 +27,7 @@ func restageCases() []Case {
 		{
 			Rule: "S9", Group: "stage", Name: "UnmountDevice beside a pod",
 			Sentence: "UnmountDevice while a pod has the volume MUST leave the pod's volume usable, whether the call fails or succeeds.",
-			Needs:    volume.CapDeviceMount, run: unmountDeviceBesidePod,
+			Needs:    volume.CapDeviceMount, run: unmountDeviceInUseByPod,
 		},
 		{
 			Rule: "S10", Group: "stage", Name: "other volumes stay staged",
@@ -90,7 +90,7 @@ func unmountDeviceInUse(e *env) {
 	s.release()
 }
 
-func unmountDeviceBesidePod(e *env) {
+func unmountDeviceInUseByPod(e *env) {
 	s := e.stageable()
 	p := s.forPod().setUp()
 	p.write("file", "content")

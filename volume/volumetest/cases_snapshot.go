@@ -113,7 +113,7 @@ func snapshotEndCases() []Case {
 		},
 		{
 			Rule: "N17", Group: "snapshot", Name: "cancelled",
-			Sentence: "CreateSnapshot and DeleteSnapshot whose context ends, before or during the call, MUST do no harm, also if a new value of the plugin goes on: the next call MUST finish the work, and what is listed or returned as ready MUST be whole.",
+			Sentence: "CreateSnapshot and DeleteSnapshot whose context ends, before or during the call, MUST do no harm: the next call, also of a new value of the plugin, MUST finish the work. A snapshot that is listed or returned as ready MUST be whole.",
 			Needs:    capSnapshot, run: cancelledSnapshots,
 		},
 	}

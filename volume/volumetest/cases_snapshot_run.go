@@ -435,14 +435,14 @@ func deleteSnapshotTwice(e *env) {
 
 func deleteWhileRestoring(e *env) {
 	s := e.newSource("content")
-	e.restoreBesideDelete(s, func(restore, remove func(context.Context) error) (error, error, bool) {
+	e.restoreDuringDelete(s, func(restore, remove func(context.Context) error) (error, error, bool) {
 		one, two := start(func() error { return restore(e.ctx()) }), start(func() error { return remove(e.ctx()) })
 		<-one.done
 		<-two.done
 		return one.err, two.err, true
 	})
 	for n := range mostSteps {
-		reached := e.restoreBesideDelete(s, func(restore, remove func(context.Context) error) (error, error, bool) {
+		reached := e.restoreDuringDelete(s, func(restore, remove func(context.Context) error) (error, error, bool) {
 			return e.interleaved(n, restore, remove)
 		})
 		if !reached {
@@ -451,8 +451,8 @@ func deleteWhileRestoring(e *env) {
 	}
 }
 
-// restoreBesideDelete restores a volume from a snapshot that is deleted meanwhile, both in the order that run chooses.
-func (e *env) restoreBesideDelete(
+// restoreDuringDelete restores a volume from a snapshot that is deleted meanwhile, both in the order that run chooses.
+func (e *env) restoreDuringDelete(
 	s *source, run func(restore, remove func(context.Context) error) (restored, removed error, reached bool),
 ) bool {
 	e.t.Helper()

@@ -68,6 +68,6 @@ type Config struct {
 	// its own. By default the suite does not compare two results.
 	OwnCapacity bool
 
-	// patience replaces leakPatience in tests of the suite that expect a leak; zero means leakPatience.
-	patience time.Duration
+	// leakTimeout replaces defaultLeakTimeout in tests of the suite that expect a leak; zero means defaultLeakTimeout.
+	leakTimeout time.Duration
 }

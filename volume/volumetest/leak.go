@@ -15,11 +15,11 @@ import (
 // leakLabel is the profiler label that every goroutine of a case inherits.
 const leakLabel = "volumetest"
 
-// leakPatience is how long what a call has started or opened may outlive the call.
-const leakPatience = 5 * time.Second
+// defaultLeakTimeout is how long what a call has started or opened may outlive the call.
+const defaultLeakTimeout = 5 * time.Second
 
-// patience is how long the cases of this suite wait for what is about to end.
-func (e *env) patience() time.Duration { return cmp.Or(e.config.patience, leakPatience) }
+// leakTimeout is how long the cases of this suite wait for what is about to end.
+func (e *env) leakTimeout() time.Duration { return cmp.Or(e.config.leakTimeout, defaultLeakTimeout) }
 
 // lasting returns what look finds until ctx ends, "" once it finds nothing. What is about to go is given time to, and so is a
 // device that another test of the process has open for a moment.

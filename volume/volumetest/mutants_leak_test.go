@@ -84,7 +84,7 @@ func onMachine(more func(ctx context.Context, made volume.Mounter) error) Config
 		alsoDo(more)(m)
 		return m
 	}
-	config.patience = shortPatience
+	config.leakTimeout = shortTimeout
 	return config
 }
 

@@ -893,11 +893,11 @@ func try(t *testing.T, c Case, config Config) *recorder {
 		defer close(done)
 		c.Run(r, config)
 	}()
-	patience := time.NewTimer(time.Minute)
-	defer patience.Stop()
+	timeout := time.NewTimer(time.Minute)
+	defer timeout.Stop()
 	select {
 	case <-done:
-	case <-patience.C:
+	case <-timeout.C:
 		require.Fail(t, "the case hangs")
 	}
 	return r
@@ -917,7 +917,7 @@ func mutantConfig(arrange func(*mutant)) Config {
 		},
 		NewSpec: func(t testing.TB) *volume.Spec { return withDevice(t, world, fakeSpec(t)) },
 		World:   world, RootDir: "/node", Shared: true, Lifetime: LifetimeOfStaging,
-		patience:          shortPatience,
+		leakTimeout:       shortTimeout,
 		MutableParameters: fakeAttributes(), Attributes: attributesIn(backend), OwnCapacity: true,
 	}
 }
@@ -925,8 +925,8 @@ func mutantConfig(arrange func(*mutant)) Config {
 // fakeCapacity is what all volumes of a mutant can have together.
 const fakeCapacity = 1 << 50
 
-// shortPatience is enough where a leak is expected: what is left is there for good.
-const shortPatience = 200 * time.Millisecond
+// shortTimeout is enough where a leak is expected: what is left is there for good.
+const shortTimeout = 200 * time.Millisecond
 
 // withDevice makes a file where the fake plugin says that the device of spec is.
 func withDevice(t testing.TB, world *fake.Mounter, spec *volume.Spec) *volume.Spec {
@@ -956,7 +956,7 @@ func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
 			case "D6":
 				without, with = plantedConfig(t, provisioned, ""), missingElsewhere(t)
 			}
-			without.patience = 0
+			without.leakTimeout = 0
 			healthy := try(t, c, without)
 			require.Empty(t, healthy.failures, "a plugin without a defect")
 			require.Empty(t, healthy.skipped)

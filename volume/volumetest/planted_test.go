@@ -133,12 +133,12 @@ func plantedConfig(t testing.TB, kind, bug string) Config {
 				formatted: map[string]bool{}, seen: map[string]bool{},
 			}
 		},
-		World:    &plantedWorld{world, storage},
-		RootDir:  "/node",
-		patience: shortPatience,
+		World:       &plantedWorld{world, storage},
+		RootDir:     "/node",
+		leakTimeout: shortTimeout,
 	}
 	if bug == "" {
-		config.patience = 0
+		config.leakTimeout = 0
 	}
 	switch kind {
 	case inline:

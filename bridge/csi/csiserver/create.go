@@ -122,9 +122,9 @@ func (s *volumes) checkTopology(r *csi.TopologyRequirement) error {
 	return status.Error(codes.ResourceExhausted, "volumes of this node are of no use in the topology that is asked for")
 }
 
-// isHere reports whether this node is in the place.
-func (s *resolved) isHere(place *csi.Topology) bool {
-	for key, value := range place.GetSegments() {
+// isHere reports whether this node is in the topology segment.
+func (s *resolved) isHere(segment *csi.Topology) bool {
+	for key, value := range segment.GetSegments() {
 		if s.options.Topology[key] != value {
 			return false
 		}

@@ -14,34 +14,34 @@ import (
 	"github.com/volumekit/volumekit/volume"
 )
 
-// place is a path at which a volume is staged or published on this node.
-type place struct {
+// location is a path at which a volume is staged or published on this node.
+type location struct {
 	staging staging
 	// publication is nil for a staging path.
 	publication *publication
 }
 
-// placeOf finds a volume by its staging or target path.
-func (n *node) placeOf(id, path string) (place, error) {
+// locationOf finds a volume by its staging or target path.
+func (n *node) locationOf(id, path string) (location, error) {
 	if err := checkVolumeID(id); err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	if path == "" {
-		return place{}, status.Error(codes.InvalidArgument, "volume_path is missing")
+		return location{}, status.Error(codes.InvalidArgument, "volume_path is missing")
 	}
 	st, staged := n.runtime.stagings.Get(id)
 	if p, ok := n.runtime.publications.Get(publicationKey(id, uidOf(id, path))); ok && p.Done {
-		return place{staging: st, publication: &p}, nil
+		return location{staging: st, publication: &p}, nil
 	}
 	if staged && st.Done && !st.Unstaging && st.Path == path {
-		return place{staging: st}, nil
+		return location{staging: st}, nil
 	}
-	return place{}, status.Errorf(codes.NotFound, "volume %s is not at %s", volume.Quote(id), volume.Quote(path))
+	return location{}, status.Errorf(codes.NotFound, "volume %s is not at %s", volume.Quote(id), volume.Quote(path))
 }
 
 // NodeGetVolumeStats measures a volume.
 func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
-	at, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath())
+	at, err := n.locationOf(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +59,9 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 	return &csi.NodeGetVolumeStatsResponse{Usage: usageOf(measured)}, nil
 }
 
-// mountOf returns the mount that proves that a volume is at a place. Its zero value is that of a place without a mount of its own.
+// mountOf returns the mount that proves that a volume is at a location. It is the zero value if the location has no mount of its own.
 // The mount of a publication is unmounted before its plugin tears the volume down: as long as it is there, so is the volume.
-func (n *node) mountOf(ctx context.Context, at place) (mount.MountPoint, error) {
+func (n *node) mountOf(ctx context.Context, at location) (mount.MountPoint, error) {
 	if at.publication != nil {
 		there, bound, err := n.publications.binds.bound(ctx, at.publication.binding)
 		if err == nil && !bound {
@@ -83,7 +83,7 @@ func (n *node) mountOf(ctx context.Context, at place) (mount.MountPoint, error) 
 // checkStayed refuses what was measured while the volume was taken away, in a call that may have been abandoned: it may be of the
 // filesystem beneath, or of the next volume's device.
 func (n *node) checkStayed(ctx context.Context, r *csi.NodeGetVolumeStatsRequest, before mount.MountPoint) error {
-	at, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath())
+	at, err := n.locationOf(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func notThere(id, path string) error {
 }
 
 // measure returns the stats of the plugin or, without them, of the volume's filesystem.
-func (n *node) measure(ctx context.Context, at place) (*volume.Metrics, error) {
+func (n *node) measure(ctx context.Context, at location) (*volume.Metrics, error) {
 	switch {
 	case at.publication != nil && at.publication.Capability.Block:
 		return volume.NewMetricsBlock(at.publication.Source).GetMetrics(ctx)
@@ -149,11 +149,11 @@ func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath()); err != nil {
+	if _, err := n.locationOf(r.GetVolumeId(), r.GetVolumePath()); err != nil {
 		return nil, err
 	}
 	err = n.locks.exclusively(ctx, idLock(r.GetVolumeId()), func() error {
-		at, err := n.placeOf(r.GetVolumeId(), r.GetVolumePath())
+		at, err := n.locationOf(r.GetVolumeId(), r.GetVolumePath())
 		if err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: required}, nil
 }
 
-func (n *node) grow(ctx context.Context, plugin volume.NodeExpandableVolumePlugin, at place, required int64) error {
+func (n *node) grow(ctx context.Context, plugin volume.NodeExpandableVolumePlugin, at location, required int64) error {
 	pv := at.staging.PV
 	options := volume.NodeResizeOptions{
 		DevicePath: at.staging.Device, DeviceStagePath: at.staging.MountPath, DeviceMountPath: at.staging.MountPath,
