@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,7 +103,9 @@ func TestARootThatIsMovedDuringACall(t *testing.T) {
 					planned.Store(&do)
 					require.NoError(t, n.m.RemovePod(pod.UID))
 				}
-				n.until(pod, func(s VolumeStatus) bool { return errors.Is(s.Err, ErrRootReplaced) })
+				n.until(pod, func(s VolumeStatus) bool { // A mount that is there is looked for first, and found elsewhere.
+					return errors.Is(s.Err, ErrRootReplaced) || slices.Contains(reasonsOf(s), ReasonMoved)
+				})
 
 				moveBack(t, root)
 				if c.setUp {

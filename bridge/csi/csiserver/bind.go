@@ -85,23 +85,28 @@ func (b *binder) bound(ctx context.Context, what binding) (mount.MountPoint, boo
 	if err != nil {
 		return there, false, err
 	}
-	ours, err := isOurs(ctx, what, there)
+	ours, err := b.isOurs(ctx, what, there)
 	if err == nil && !ours {
 		err = foreign(what.Target, there)
 	}
 	return there, err == nil, err
 }
 
-// isOurs reports whether a mount at the target is the one on record, or, where a killed server did not come to put it there, one
-// of the source.
-func isOurs(ctx context.Context, what binding, there mount.MountPoint) (bool, error) {
+// isOurs reports whether a mount at the target is the one on record, or, where the server was killed or could not record the mount,
+// one of the source. Both show one file, or one directory of one filesystem. A source that is a mount is not read, since its server
+// may hang.
+func (b *binder) isOurs(ctx context.Context, what binding, there mount.MountPoint) (bool, error) {
 	if what.Done {
 		return what.Mount.Is(there), nil
 	}
 	if what.Source == "" {
 		return false, nil // nothing was bound
 	}
-	return mount.RunAbandonable(ctx, "stat", what.Target, func() (bool, error) { return sameFile(what.Source, what.Target) })
+	source, err := b.mounter.Lookup(ctx, what.Source)
+	if errors.Is(err, mount.ErrNotMounted) {
+		return mount.RunAbandonable(ctx, "stat", what.Target, func() (bool, error) { return sameFile(what.Source, what.Target) })
+	}
+	return err == nil && source.Major == there.Major && source.Minor == there.Minor && source.Root == there.Root, err
 }
 
 func sameFile(a, b string) (bool, error) {
