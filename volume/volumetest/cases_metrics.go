@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -22,6 +23,50 @@ func metricsCases() []Case {
 			Sentence: "GetMetrics of a volume that holds a file MUST NOT report zero for the capacity, the used bytes, the inodes or the used inodes.",
 			run:      metricsCount,
 		},
+		{
+			Rule: "X3", Group: "metrics", Name: "the health of a volume that works",
+			Sentence: "GetHealth of a volume that was set up and works MUST NOT report HealthDegraded or HealthAbnormal, and every condition MUST have a known status and a reason of one word.",
+			run:      health,
+		},
+	}
+}
+
+func health(e *env) {
+	s := e.ready(e.newSpec())
+	p := s.forPod().setUp()
+	p.write("file", "content")
+	reporter, ok := p.mounter.(volume.HealthReporter)
+	if ok {
+		e.checkHealth(reporter)
+	}
+	p.tearDown()
+	s.release()
+	if !ok {
+		e.t.Skip("the plugin reports no health: see volume.HealthReporter")
+	}
+}
+
+// works says of each status of health whether a volume with it works.
+var works = map[volume.HealthStatus]bool{
+	volume.HealthUnknown: true, volume.HealthNormal: true, volume.HealthDegraded: false, volume.HealthAbnormal: false,
+}
+
+func (r *caseRun) checkHealth(reporter volume.HealthReporter) {
+	r.t.Helper()
+	conditions, err := reporter.GetHealth(r.ctx())
+	if err != nil {
+		r.broken("GetHealth: %v", err)
+	}
+	for _, c := range conditions {
+		isFine, known := works[c.Status]
+		switch {
+		case !known:
+			r.broken("the condition %q has the status %q, which is none of package volume", c.Reason, c.Status)
+		case !isFine:
+			r.broken("a volume that works has the status %s: %s: %s", c.Status, c.Reason, c.Message)
+		case c.Reason == "" || strings.ContainsFunc(c.Reason, unicode.IsSpace):
+			r.broken("%q is not a reason of one word", c.Reason)
+		}
 	}
 }
 

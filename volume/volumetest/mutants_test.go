@@ -454,6 +454,25 @@ func (otherMetrics) GetMetrics(context.Context) (*volume.Metrics, error) {
 	return &volume.Metrics{Used: resource.NewQuantity(-1, resource.BinarySI)}, nil
 }
 
+// unwell is a mounter that reports a condition of each volume.
+type unwell struct {
+	volume.Mounter
+	condition volume.HealthCondition
+}
+
+func (u unwell) GetHealth(context.Context) ([]volume.HealthCondition, error) {
+	return []volume.HealthCondition{u.condition}, nil
+}
+
+// reporting makes the mounters of a mutant report a condition.
+func reporting(status volume.HealthStatus, reason string) func(m *mutant) {
+	return func(m *mutant) {
+		m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter {
+			return unwell{made, volume.HealthCondition{Status: status, Reason: reason}}
+		}
+	}
+}
+
 // says is a mounter that says of itself that it is read-only.
 type says struct{ volume.Mounter }
 
@@ -769,6 +788,7 @@ func defects() map[string]func(m *mutant) {
 		"X2": func(m *mutant) {
 			m.mounter = func(made volume.Mounter, _ *volume.Spec) volume.Mounter { return noMetrics{made} }
 		},
+		"X3": reporting(volume.HealthAbnormal, "FolderGone"),
 		"R1": func(m *mutant) {
 			m.spec = func(s *volume.Spec) *volume.Spec {
 				s = copySpec(s)
@@ -955,6 +975,8 @@ func TestEachBrokenPluginIsCaughtByTheCaseOfItsRule(t *testing.T) {
 				without, with = publishing(always), publishing(atFirst)
 			case "D6":
 				without, with = plantedConfig(t, provisioned, ""), missingElsewhere(t)
+			case "X3":
+				without = mutantConfig(reporting(volume.HealthNormal, "Fine"))
 			}
 			without.leakTimeout = 0
 			healthy := try(t, c, without)
@@ -1024,6 +1046,9 @@ func TestTheDefectsThatCSISanityDoesNotSee(t *testing.T) {
 		{"a clone is its source", "P4", (*mutant).handingOutTheSource},
 		{"deleted storage stays", "D3", mutants["D3"]},
 		{"all figures are zero", "X2", mutants["X2"]},
+		{"a status is of another program", "X3", reporting("healthy", "Fine")},
+		{"a reason is a sentence", "X3", reporting(volume.HealthNormal, "the disk is fine")},
+		{"a reason is missing", "X3", reporting(volume.HealthUnknown, "")},
 		{"a restart forgets what is attached", "A3", mutants["A3"]},
 		{"there is no lock for a volume", "M5", mutants["M5"]},
 	} {

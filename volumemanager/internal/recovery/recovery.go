@@ -87,8 +87,8 @@ type Recovery struct {
 	removedEarly map[volume.UniquePodName]struct{}
 	// dirsAfterRead holds the pods that were removed before the records were read. Some of their directories may still be there.
 	dirsAfterRead map[volume.UniquePodName]struct{}
-	// damaged holds the records that cannot be used, aside those that earlier starts have moved aside. rebuilt counts the volumes whose records were missing and have been
-	// rebuilt.
+	// damaged holds the records that cannot be used, aside those that earlier starts have moved aside. rebuilt counts the volumes
+	// whose records were missing and have been rebuilt.
 	damaged, aside []record.Damaged
 	rebuilt        int
 }
@@ -162,7 +162,7 @@ func (r *Recovery) Damaged() []record.Damaged {
 	return r.damaged
 }
 
-// Aside returns the records that earlier starts have moved aside, and that nobody has removed.
+// Aside returns the records that earlier starts have moved aside, and that are still there.
 func (r *Recovery) Aside() []record.Damaged {
 	r.mu.Lock()
 	defer r.mu.Unlock()
