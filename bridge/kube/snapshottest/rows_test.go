@@ -130,14 +130,18 @@ func testRestored(w *world) {
 	restored := newClaim("r")
 	restored.Spec.StorageClassName = new("fast")
 	restored.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: new(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: "s"}
+	restored.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": "another.example.com"} // It may have begun.
 	create(w, restored)
 	snap, _ := w.ready("s")
 	w.drop(snap)
-	w.until("the snapshot is being deleted", func() bool {
-		snap, _ = find[*snapshotv1.VolumeSnapshot](w, "default", "s")
-		return snap.DeletionTimestamp != nil
-	})
-	require.Len(w.t, w.handles(), 1, "the claim that names it is not bound")
+	create(w, newSnapshot("meanwhile", "c"))
+	meanwhile, _ := w.ready("meanwhile")
+	w.drop(meanwhile)
+	gone[*snapshotv1.VolumeSnapshot](w, "default", "meanwhile")
+	snap, kept := find[*snapshotv1.VolumeSnapshot](w, "default", "s")
+	require.True(w.t, kept, "a volume may be restored from it")
+	require.NotNil(w.t, snap.DeletionTimestamp)
+	require.Len(w.t, w.handles(), 1)
 
 	w.drop(restored)
 	gone[*snapshotv1.VolumeSnapshot](w, "default", "s")
