@@ -14,7 +14,7 @@ type sizes struct {
 	// requested is the size that the control plane has added to each volume. expanded is the part of it that a node has.
 	requested map[string]int
 	expanded  map[At]int
-	// promised is the value of requested when the last mount began.
+	// promised is the value of requested when the last mount began; 0 if a node finds that the volume can never have that size.
 	promised map[At]int
 	// refused is the verdict by which a node need not expand a volume: never to this size, or not while it is used.
 	refused map[string]string
@@ -71,9 +71,24 @@ func (w *World) expand(name string) bool {
 	return true
 }
 
+// promise notes the size that a mount which begins has to have. The lock is held.
+func (w *World) promise(at At) {
+	w.promised[at] = w.requested[at.Volume]
+	if w.refused[at.Volume] == infeasible {
+		w.promised[at] = 0
+	}
+}
+
 // refuse ends a call that expands a volume without an effect. The node need not try it again.
 func (p *Process) refuse(e effect, verdict string) error {
-	p.world.change(func() { p.world.refused[e.call.at.Volume] = verdict })
+	p.world.change(func() {
+		p.world.refused[e.call.at.Volume] = verdict
+		for at := range p.world.promised {
+			if verdict == infeasible && at.Node == p.node && at.Volume == e.call.at.Volume {
+				p.world.promised[at] = 0 // Its pod starts, whatever is requested next.
+			}
+		}
+	})
 	if verdict == refused {
 		return fmt.Errorf("%s: %w: %w", e.call.label, volume.ErrInUse, errSimulated)
 	}

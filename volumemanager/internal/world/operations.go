@@ -35,7 +35,7 @@ func (o *operations) OperationStarted(info operationexecutor.OperationInfo) {
 			w.mountBegins(r.at)
 		}
 		if info.Kind == operationexecutor.OpMount {
-			w.promised[r.at] = w.requested[r.at.Volume]
+			w.promise(r.at)
 		}
 		if (info.Kind == operationexecutor.OpUnmount || info.Kind == operationexecutor.OpUnmap) && w.desired[r.at.Pod] && !w.outlived[r.at] && !w.wantsOther(r.at) {
 			w.broken("S5", "%v is being taken from a pod that is wanted", r.at)
