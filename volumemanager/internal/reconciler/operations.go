@@ -140,13 +140,20 @@ func (r *Reconciler) isDue(v *view, a action) bool {
 	case verbUnmount:
 		return v.hasStale(a.pod) || !r.Pods.Uses(a.pod, v.name) && !r.Pods.MayUse(a.pod)
 	case verbMount, verbRemount, verbExpand:
-		return r.Pods.Uses(a.pod, v.name)
+		return r.Pods.Uses(a.pod, v.name) && r.wantsAsPlanned(v, a.pod)
 	case verbAttach, verbVerify:
 		return slices.ContainsFunc(v.wanted, func(row operationexecutor.VolumeToMount) bool { return r.Pods.Uses(row.PodName, v.name) })
 	default:
 		// Pods that were added since wait for the volume's key. The volume is then attached and staged again for them.
 		return true
 	}
+}
+
+// wantsAsPlanned reports whether the pod that wants the volume is the one of the plan. A pod that was removed and added since is
+// another one, and what is set up for the first is torn down before.
+func (r *Reconciler) wantsAsPlanned(v *view, pod volume.UniquePodName) bool {
+	row := v.wantedBy(pod)
+	return row == nil || row.Incarnation == r.Desired.Incarnation(v.name, pod)
 }
 
 // begun notes that an operation has its key, and reports the change.

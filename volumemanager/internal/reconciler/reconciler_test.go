@@ -256,3 +256,26 @@ func TestATeardownThatFoundASetUpAtItsPathIsTriedAgain(t *testing.T) {
 	assert.NotContains(t, r.queue.volumes, name, "the set-up waits for the end of the teardown")
 	assert.NotNil(t, r.enter(tearDown, action{verb: verbUnmount, pod: "web"}))
 }
+
+// TestAPlanForAPodThatWasAddedAgainDoesNothing: the pod was removed and added between the plan and its begin. What is set up for the
+// first one is to be torn down, and no set-up begins on it.
+func TestAPlanForAPodThatWasAddedAgainDoesNothing(t *testing.T) {
+	use := map[podvolume.Key]bool{}
+	r, desired, _ := newTestReconciler(t, testPods{use: use})
+	pod := testPod("web")
+	name := volume.GetUniquePodName(pod)
+	spec := volume.NewSpecFromVolume(&v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{Driver: "example.com/fake"}}})
+	want := cache.AddPodOptions{Pod: pod, VolumeSpec: spec, OuterVolumeSpecName: "data"}
+	volumeName, err := desired.AddPodToVolume(want)
+	require.NoError(t, err)
+	use[podvolume.Key{Volume: volumeName, Pod: name}] = true
+	var planned view
+	r.read(&planned, volumeName, name)
+	desired.DeletePod(name)
+	assert.Nil(t, r.enter(&planned, action{verb: verbMount, pod: name}), "the pod does not want it yet")
+	_, err = desired.AddPodToVolume(want)
+	require.NoError(t, err)
+	assert.Nil(t, r.enter(&planned, action{verb: verbMount, pod: name}))
+	r.read(&planned, volumeName, name)
+	assert.NotNil(t, r.enter(&planned, action{verb: verbMount, pod: name}), "a plan of the present pod")
+}
