@@ -208,16 +208,12 @@ func (r *Reconciler) removeOperation(op *operation) {
 		// If two operations end at once, only the second one comes here. It stays entered until LastTornDown returns,
 		// because waiters for the pod wait for that, too.
 		r.Cleaner.LastTornDown(op.pod)
-		r.removeRunning(op)
+		r.mu.Lock()
+		r.running = r.running.without(op)
+		r.mu.Unlock()
 	}
 	r.queueWaitingForPath(op.pod)
 	r.Cleaner.Ended(op.pod)
-}
-
-func (r *Reconciler) removeRunning(op *operation) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running = r.running.without(op)
 }
 
 // planAfter marks what has to be planned after an operation. If a worker awaits the operation, that worker plans the volume;

@@ -133,7 +133,7 @@ type Reconciler struct {
 	deferred map[v1.UniqueVolumeName][]volume.UniquePodName
 	// waiting holds the volumes of a pod that wait for another volume at their path, and are planned when an operation for
 	// the pod has ended.
-	waiting  map[volume.UniquePodName][]v1.UniqueVolumeName
+	waiting  waitingForPath
 	failures failures
 }
 
@@ -141,7 +141,7 @@ type Reconciler struct {
 func New(o Options) *Reconciler {
 	return &Reconciler{
 		Options: o, queue: newQueue(o.WorkersPerPlugin),
-		deferred: make(map[v1.UniqueVolumeName][]volume.UniquePodName), waiting: make(map[volume.UniquePodName][]v1.UniqueVolumeName),
+		deferred: make(map[v1.UniqueVolumeName][]volume.UniquePodName), waiting: waitingForPath{},
 		failures: newFailures(),
 	}
 }

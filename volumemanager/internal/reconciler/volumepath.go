@@ -19,6 +19,27 @@ import (
 // volumePath identifies the path of a volume within a pod.
 type volumePath struct{ plugin, inner string }
 
+// waitingForPath holds the volumes of a pod that wait for another volume at their path.
+type waitingForPath map[volume.UniquePodName][]v1.UniqueVolumeName
+
+func (w waitingForPath) add(pod volume.UniquePodName, name v1.UniqueVolumeName) {
+	if !slices.Contains(w[pod], name) {
+		w[pod] = append(w[pod], name)
+	}
+}
+
+// remove reports whether the volume was waiting.
+func (w waitingForPath) remove(pod volume.UniquePodName, name v1.UniqueVolumeName) bool {
+	i := slices.Index(w[pod], name)
+	if i < 0 {
+		return false
+	}
+	if w[pod] = slices.Delete(w[pod], i, i+1); len(w[pod]) == 0 {
+		delete(w, pod)
+	}
+	return true
+}
+
 // pathOf returns the path of an action; the zero value if the action is not for one pod.
 func (v *view) pathOf(a action) volumePath {
 	switch a.verb {
@@ -41,22 +62,15 @@ func (r *Reconciler) addIfPathIsFree(op *operation) (by v1.UniqueVolumeName) {
 	defer r.mu.Unlock()
 	for _, other := range r.running {
 		if op.path != (volumePath{}) && other.pod == op.pod && other.path == op.path && other.volume != op.volume {
-			r.awaitPath(op)
+			r.waiting.add(op.pod, op.volume)
 			return other.volume
 		}
 	}
 	if op.kind == operationexecutor.OpMount {
-		r.awaitPath(op) // Wait before the actual state is read: the end of a teardown is then not missed.
+		r.waiting.add(op.pod, op.volume) // Wait before the actual state is read: the end of a teardown is then not missed.
 	}
 	r.running = append(r.running, op)
 	return ""
-}
-
-// awaitPath notes that a volume waits for its path. The caller holds mu.
-func (r *Reconciler) awaitPath(op *operation) {
-	if waiting := r.waiting[op.pod]; !slices.Contains(waiting, op.volume) {
-		r.waiting[op.pod] = append(waiting, op.volume)
-	}
 }
 
 // otherVolumeAtPath returns another volume that is, or may be, set up at the path of a running set-up. If there is one, the
@@ -68,31 +82,20 @@ func (r *Reconciler) otherVolumeAtPath(op *operation) (by v1.UniqueVolumeName) {
 	}
 	others := slices.DeleteFunc(r.Actual.VolumesOfPodNamed(op.pod, op.path.plugin, op.path.inner),
 		func(name v1.UniqueVolumeName) bool { return name == op.volume })
+	r.mu.Lock()
 	if len(others) == 0 {
-		r.takeWaiting(op.pod, op.volume)
+		r.waiting.remove(op.pod, op.volume)
+		r.mu.Unlock()
 		return ""
 	}
-	r.removeRunning(op)
-	for _, name := range others {
-		if r.takeWaiting(op.pod, name) {
-			r.queue.Add(podvolume.Key{Volume: name, Pod: op.pod})
-		}
+	by = others[0]
+	r.running = r.running.without(op)
+	refused := slices.DeleteFunc(others, func(name v1.UniqueVolumeName) bool { return !r.waiting.remove(op.pod, name) })
+	r.mu.Unlock()
+	for _, name := range refused {
+		r.queue.Add(podvolume.Key{Volume: name, Pod: op.pod})
 	}
-	return others[0]
-}
-
-// takeWaiting takes a volume out of those that wait for a path of a pod. It reports whether the volume was among them.
-func (r *Reconciler) takeWaiting(pod volume.UniquePodName, name v1.UniqueVolumeName) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.Index(r.waiting[pod], name)
-	if i < 0 {
-		return false
-	}
-	if r.waiting[pod] = slices.Delete(r.waiting[pod], i, i+1); len(r.waiting[pod]) == 0 {
-		delete(r.waiting, pod)
-	}
-	return true
+	return by
 }
 
 // failUsedPath stores that a volume waits for another one that has its path.
